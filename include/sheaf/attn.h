@@ -1,0 +1,123 @@
+/* sheaf/attn.h - what blocks answer a query, on the CPU.
+ *
+ * Owns: plans and the kernels behind them. Does not own: sequences, blocks, eviction; it reads
+ * plain views (sheaf/view.h), which the caller keeps valid and held while a call runs.
+ *
+ *     sheaf_attn_options o = SHEAF_ATTN_OPTIONS_INIT;
+ *     o.n_q_heads = 32, o.n_kv_heads = 8, o.key_dim = o.value_dim = 128;
+ *     sheaf_attn_plan *plan = NULL;
+ *     st = sheaf_attn_plan_create(&o, threads, &plan);
+ *     st = sheaf_attn_plan_batch(plan, items, n_items);                 // once a step
+ *     for (layer ...) st = sheaf_attn_run(plan, views, q, out, NULL);   // once a layer
+ *     sheaf_attn_plan_destroy(plan);
+ *
+ * Order of the arithmetic (docs/adr/0003): the result for a query is a function of the query, the
+ * keys and values it sees and their absolute positions, to the bit: not of the batch, the chunk, the
+ * rows, the threads, the instruction set or the path.
+ *
+ *  - score: 16 lanes along the head dimension, fused multiply-add from +0, reduced by the tree
+ *    (i, i+8) (i, i+4) (i, i+2) (i, i+1); times scale; soft cap c: c * tanh(s / c)
+ *  - split: 256 absolute positions: exact maximum m, exp(s - m), denominator over 16 lanes
+ *    (position mod 16) with the same tree, each output one fused sum over ascending positions
+ *  - merge of splits: the fixed binary tree over absolute split indices; an absent half passes
+ *    the other unchanged
+ *  - a sink joins last: a logit that takes part in the denominator alone
+ *  - a query that sees nothing gets zeros
+ *
+ * SHEAF_ATTN_REFERENCE accumulates in double in plain order: it is for tests, to a tolerance.
+ */
+#ifndef SHEAF_ATTN_H
+#define SHEAF_ATTN_H
+
+#include "sheaf/status.h"
+#include "sheaf/view.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sheaf_attn_plan sheaf_attn_plan;
+
+#define SHEAF_ATTN_SPLIT_TOKENS 256
+#define SHEAF_ATTN_MAX_DIM      512
+
+/* Paths. FUSED reads the blocks in place; GATHER first decodes them into a contiguous f32 buffer
+ * of the plan, then attends to that: the same bits; REFERENCE is the double-precision oracle. */
+enum { SHEAF_ATTN_FUSED = 0, SHEAF_ATTN_GATHER = 1, SHEAF_ATTN_REFERENCE = 2 };
+
+/* Query i of an item (absolute position first_pos + i) sees the positions p <= first_pos + i, or all
+ * written ones with `not_causal`; and with a window w only p > first_pos + i - w. */
+typedef struct sheaf_attn_options {
+    uint32_t struct_size;
+    uint32_t n_q_heads; /* a multiple of n_kv_heads */
+    uint32_t n_kv_heads;
+    uint32_t key_dim; /* 1 to SHEAF_ATTN_MAX_DIM */
+    uint32_t value_dim;
+    uint32_t window; /* 0: unlimited */
+    float scale;     /* 0: 1 / sqrt(key_dim) */
+    float softcap;   /* 0: none */
+    uint32_t not_causal;
+    uint32_t path; /* SHEAF_ATTN_... */
+    uint32_t isa;  /* SHEAF_ISA_...; 0: the best */
+    uint32_t reserved;
+    const float *sinks; /* [n_q_heads] logits, or null; copied */
+} sheaf_attn_options;
+#define SHEAF_ATTN_OPTIONS_INIT                                                                \
+    {                                                                                          \
+        .struct_size = sizeof(sheaf_attn_options)                                              \
+    }
+
+/* One sequence of a ragged batch: n_queries queries at absolute positions first_pos and on, over
+ * keys [.., n_tokens) as the view has them. */
+typedef struct sheaf_attn_item {
+    uint32_t n_queries;
+    uint32_t first_pos;
+    uint32_t n_tokens; /* of the views that sheaf_attn_run will get */
+    uint32_t reserved;
+} sheaf_attn_item;
+
+/* What a call did: tests and benches assert it. */
+typedef struct sheaf_attn_report {
+    uint32_t struct_size;
+    uint32_t path;
+    uint32_t isa;
+    uint32_t n_threads; /* that the work was dealt to */
+    uint64_t n_tasks;
+    uint64_t n_splits; /* (query row, kv head, split) triples reduced */
+    uint64_t workspace_bytes;
+} sheaf_attn_report;
+#define SHEAF_ATTN_REPORT_INIT                                                                 \
+    {                                                                                          \
+        .struct_size = sizeof(sheaf_attn_report)                                               \
+    }
+
+/* threads: null means the calling thread alone; must outlive the plan.
+ * SHEAF_E_INVALID, SHEAF_E_UNSUPPORTED (isa), SHEAF_E_NO_MEMORY. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_create(const sheaf_attn_options *options,
+                                                         sheaf_threads *threads,
+                                                         sheaf_attn_plan **out);
+SHEAF_API void sheaf_attn_plan_destroy(sheaf_attn_plan *plan); /* null is allowed */
+
+/* Lays out the work of one step; the workspace grows here and never in a run. A second call with the
+ * same or smaller sizes allocates nothing. items: [n_items], n_queries >= 1 each.
+ * SHEAF_E_INVALID; SHEAF_E_OVERFLOW; SHEAF_E_NO_MEMORY: the earlier plan stands. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
+                                                        const sheaf_attn_item *items,
+                                                        uint32_t n_items);
+
+/* Computes one layer.
+ *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens and codecs may differ
+ *          from item to item
+ *   q:     [sum of n_queries, n_q_heads, key_dim] f32
+ *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written
+ *   report: may be null
+ * SHEAF_E_PLAN: a view does not fit its item, or lacks a position that a query sees; nothing
+ * written. Bits are promised for finite inputs. Allocates nothing. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_run(sheaf_attn_plan *plan,
+                                                 const sheaf_kv_view *views, const float *q,
+                                                 float *out, sheaf_attn_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

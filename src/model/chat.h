@@ -1,0 +1,32 @@
+/* model/chat.h - messages to the text a model was trained on.
+ *
+ * Owns: the families of chat template known here and how each renders; recognising the family from
+ * tokenizer_config.json. Does not own: a template language; an unknown template is refused.
+ */
+#ifndef SHEAF_MODEL_CHAT_H
+#define SHEAF_MODEL_CHAT_H
+
+#include "model/tokenizer.h"
+
+enum { SHEAF__CHAT_NONE = 0, SHEAF__CHAT_CHATML = 1, SHEAF__CHAT_LLAMA3 = 2 };
+
+typedef struct sheaf__message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} sheaf__message;
+
+/* The family that DIR's tokenizer_config.json (or chat_template.jinja) holds. SHEAF_MISS: no template.
+ * SHEAF_E_ARCH: one not known here; the sentence names --chat-template. SHEAF_E_IO, SHEAF_E_FORMAT. */
+sheaf_status sheaf__chat_detect(const char *dir, uint32_t *family, sheaf_error *err);
+
+/* A family by name: "chatml", "llama3". SHEAF_E_USAGE: the sentence lists the names. */
+sheaf_status sheaf__chat_from_name(const char *name, uint32_t *family, sheaf_error *err);
+const char *sheaf__chat_name(uint32_t family);
+
+/* Appends the rendered conversation; with `generate` also the opening of the assistant's answer.
+ * SHEAF_E_CONFIG: a role the family does not have. Special tokens are written as text, to be encoded
+ * with SHEAF__ENCODE_PLAIN. */
+sheaf_status sheaf__chat_render(uint32_t family, const sheaf__message *messages, uint32_t n,
+                                bool generate, sheaf__text *out, sheaf_error *err);
+
+#endif

@@ -1,0 +1,55 @@
+/* model/forward.h - one step of the network over a ragged batch.
+ *
+ * Owns: the activations' workspace, the rope tables, the attention plans (one a window), the order of
+ * layers. Does not own: weights, caches, requests.
+ *
+ *     st = sheaf__kv_extend(items[i].kv, items[i].n_tokens), for each          // reserved before
+ *     st = sheaf__forward_run(fwd, items, n_items, logits);                    // written
+ *     st = sheaf__kv_commit(items[i].kv, items[i].n_tokens, items[i].tokens)   // by the caller
+ *
+ * A row's logits are a function of its sequence's tokens alone, to the bit: not of the batch, the
+ * chunks, the threads, the backend or the path.
+ */
+#ifndef SHEAF_MODEL_FORWARD_H
+#define SHEAF_MODEL_FORWARD_H
+
+#include "model/kv.h"
+#include "model/weights.h"
+#include "sheaf/attn.h"
+
+typedef struct sheaf__forward sheaf__forward;
+
+typedef struct sheaf__forward_options {
+    sheaf_threads *threads; /* null: one */
+    uint32_t isa;           /* SHEAF_ISA_... */
+    uint32_t attn_path;     /* SHEAF_ATTN_... */
+    uint32_t max_positions; /* rope tables; 0: the config's */
+    sheaf__memory *memory;  /* must outlive it */
+} sheaf__forward_options;
+
+typedef struct sheaf__forward_item {
+    sheaf__kv *kv;         /* n_tokens positions reserved beyond its length */
+    const int32_t *tokens; /* [n_tokens], each below the vocabulary */
+    uint32_t n_tokens;     /* >= 1 */
+    uint32_t n_logits;     /* the last n_logits tokens' logits are wanted: 0 to n_tokens */
+} sheaf__forward_item;
+
+sheaf_status sheaf__forward_create(const sheaf__config *config, const sheaf__weights *weights,
+                                   const sheaf__forward_options *options, sheaf__forward **out);
+void sheaf__forward_destroy(sheaf__forward *fwd);
+
+/* The pool layout of the model: [config->n_layers]. */
+void sheaf__forward_layout(const sheaf__config *config, uint32_t codec_k, uint32_t codec_v,
+                           sheaf_layer *layers);
+
+/* logits: [sum of n_logits, vocab] f32, in item order. On any failure the caller drops the reservations
+ * (sheaf__kv_commit of 0): every sequence is as before.
+ * SHEAF_E_INVALID: a token outside the vocabulary, or an empty item. SHEAF_E_CONTEXT: a position beyond
+ * max_positions. SHEAF_E_NONFINITE: a logit. SHEAF_E_NO_MEMORY. */
+sheaf_status sheaf__forward_run(sheaf__forward *fwd, const sheaf__forward_item *items,
+                                uint32_t n_items, float *logits);
+
+/* What attention did in the last run. */
+void sheaf__forward_report(const sheaf__forward *fwd, sheaf_attn_report *out);
+
+#endif

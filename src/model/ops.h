@@ -1,0 +1,36 @@
+/* model/ops.h - the network's operations on rows, in the defined order, per instruction set.
+ *
+ * Owns: RMSNorm, rotary embedding, gated SiLU, additions, widening of rows. All give the same bits
+ * on every instruction set (docs/adr/0003).
+ */
+#ifndef SHEAF_MODEL_OPS_H
+#define SHEAF_MODEL_OPS_H
+
+#include "sheaf/status.h"
+
+/* One table of functions an instruction set. n: numbers in a row. */
+typedef struct sheaf__ops {
+    uint32_t isa;
+
+    /* out[i] = (x[i] * s) * w[i], s = 1 / sqrtf(sum / n + eps); sum of squares in the order of a matrix
+     * product's dot (model/matmul.h). out may be x. */
+    void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, float *out);
+
+    /* Rotates pairs (i, i + dim/2) of one head in place: a' = fma(-b, sin, a * cos),
+     * b' = fma(a, sin, b * cos). cos, sin: [dim/2]. */
+    void (*rope)(float *x, const float *cos, const float *sin, uint32_t dim);
+
+    /* gate[i] = silu(gate[i]) * up[i] */
+    void (*silu_mul)(float *gate, const float *up, uint32_t n);
+
+    /* x[i] = x[i] + y[i] */
+    void (*add)(float *x, const float *y, uint32_t n);
+
+    /* Widens a row of `dtype` exactly. src may be misaligned. */
+    void (*widen)(const void *src, uint32_t dtype, uint32_t n, float *out);
+} sheaf__ops;
+
+/* The table of an instruction set already resolved. Never null for one that the processor has. */
+const sheaf__ops *sheaf__ops_for(uint32_t isa);
+
+#endif

@@ -1,0 +1,2 @@
+/* pool: filled by the work in progress */
+typedef int sheaf__pool_floor;
