@@ -1,0 +1,221 @@
+/* bench/bench.c - options, head and tables of a bench. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NAME_WIDTH   40
+#define COLUMN_WIDTH 16
+
+static void read_line(FILE *from, char *line, size_t size)
+{
+    line[0] = '\0';
+    if (from == NULL || fgets(line, (int)size, from) == NULL) return;
+    line[strcspn(line, "\n")] = '\0';
+}
+
+static void read_cpu_model(char *model, size_t size)
+{
+    snprintf(model, size, "unknown processor");
+    FILE *info = fopen("/proc/cpuinfo", "r");
+    if (info == NULL) return;
+    char line[256];
+    while (fgets(line, sizeof line, info) != NULL) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(model, size, "%s", colon + 1 + strspn(colon + 1, " "));
+        break;
+    }
+    fclose(info);
+}
+
+/* The checkout that the bench is run in, with "+" after it when files differ from it. */
+static void read_commit(char *commit, size_t size)
+{
+    char hash[64], change[64];
+    FILE *git = popen("git rev-parse --short=12 HEAD 2>/dev/null", "r");
+    read_line(git, hash, sizeof hash);
+    if (git != NULL) pclose(git);
+    git = popen("git status --porcelain --untracked-files=no 2>/dev/null", "r");
+    read_line(git, change, sizeof change);
+    if (git != NULL) pclose(git);
+    snprintf(commit, size, "%s%s", hash[0] ? hash : "unknown", change[0] ? "+" : "");
+}
+
+static void print_json_text(const char *text)
+{
+    putchar('"');
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\')
+            printf("\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            printf("\\u%04x", (unsigned)*c);
+        else
+            putchar(*c);
+    }
+    putchar('"');
+}
+
+static void print_json_field(const char *before, const char *text)
+{
+    printf("%s", before);
+    print_json_text(text);
+}
+
+static void print_head(const bench *b, const char *question)
+{
+    char model[128], commit[80], command[512] = "";
+    read_cpu_model(model, sizeof model);
+    read_commit(commit, sizeof commit);
+    for (int i = 0; i < b->argc; i++) {
+        size_t used = strlen(command);
+        snprintf(command + used, sizeof command - used, "%s%s", i ? " " : "", b->argv[i]);
+    }
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t threads = sheaf_threads_count(b->threads);
+    if (b->json) {
+        print_json_field("{\"bench\":", b->name);
+        print_json_field(",\"question\":", question);
+        print_json_field(",\"machine\":", model);
+        printf(",\"cores\":%ld,\"threads\":%u", cores, threads);
+        print_json_field(",\"isa\":", sheaf_isa_name(b->isa));
+        print_json_field(",\"commit\":", commit);
+        print_json_field(",\"command\":", command);
+        printf("}\n");
+    } else {
+        printf("bench    %s: %s\n", b->name, question);
+        printf("machine  %s, %ld cores, %s; %u threads\n", model, cores, sheaf_isa_name(b->isa),
+               threads);
+        printf("commit   %s\ncommand  %s\n", commit, command);
+    }
+    fflush(stdout);
+}
+
+const char *bench_option_text(bench *b, const char *name, const char *otherwise)
+{
+    for (int i = 1; i + 1 < b->argc; i++) {
+        if (strcmp(b->argv[i], name) != 0) continue;
+        b->used[i] = b->used[i + 1] = true;
+        return b->argv[i + 1];
+    }
+    return otherwise;
+}
+
+bool bench_option_flag(bench *b, const char *name)
+{
+    for (int i = 1; i < b->argc; i++) {
+        if (strcmp(b->argv[i], name) != 0) continue;
+        b->used[i] = true;
+        return true;
+    }
+    return false;
+}
+
+uint32_t bench_option_u32(bench *b, const char *name, uint32_t otherwise)
+{
+    const char *text = bench_option_text(b, name, NULL);
+    if (text == NULL) return otherwise;
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || value > UINT32_MAX) {
+        fprintf(stderr, "bench_%s: %s wants a number, not \"%s\"\n", b->name, name, text);
+        exit(2);
+    }
+    return (uint32_t)value;
+}
+
+bool bench_begin(bench *b, const char *name, const char *question, int argc, char **argv)
+{
+    *b = (bench){.name = name, .argc = argc, .argv = argv, .isa = sheaf_isa_best()};
+    if (argc > BENCH_MAX_ARGS) {
+        fprintf(stderr, "bench_%s: too many arguments\n", name);
+        return false;
+    }
+    b->json = bench_option_flag(b, "--json");
+    b->quick = bench_option_flag(b, "--quick");
+    sheaf_status status =
+        sheaf_threads_create(bench_option_u32(b, "--threads", 0), &b->threads);
+    if (status != SHEAF_OK) {
+        fprintf(stderr, "bench_%s: threads: %s\n", name, sheaf_status_text(status));
+        return false;
+    }
+    print_head(b, question);
+    return true;
+}
+
+int bench_end(bench *b)
+{
+    int code = 0;
+    for (int i = 1; i < b->argc; i++) {
+        if (b->used[i]) continue;
+        fprintf(stderr, "bench_%s: argument \"%s\" was not understood\n", b->name, b->argv[i]);
+        code = 2;
+    }
+    bench_unmap(b->memory, b->memory_bytes);
+    sheaf_threads_destroy(b->threads);
+    return code;
+}
+
+void bench_table(bench *b, const bench_column *columns, uint32_t n_columns)
+{
+    b->columns = columns;
+    b->n_columns = n_columns < BENCH_MAX_COLUMNS ? n_columns : BENCH_MAX_COLUMNS;
+    if (b->json) return;
+    printf("\n%-*s", NAME_WIDTH, "");
+    for (uint32_t i = 0; i < b->n_columns; i++) printf(" %*s", COLUMN_WIDTH, columns[i].title);
+    printf("\n%-*s", NAME_WIDTH, "case");
+    for (uint32_t i = 0; i < b->n_columns; i++) printf(" %*s", COLUMN_WIDTH, columns[i].unit);
+    printf("\n");
+    fflush(stdout);
+}
+
+void bench_row(bench *b, const char *name, ...)
+{
+    va_list values;
+    va_start(values, name);
+    if (!b->json) printf("%-*s", NAME_WIDTH, name);
+    for (uint32_t i = 0; i < b->n_columns; i++) {
+        double value = va_arg(values, double);
+        if (!b->json && isnan(value)) {
+            printf(" %*s", COLUMN_WIDTH, "-");
+        } else if (!b->json) {
+            printf(" %*.*f", COLUMN_WIDTH,
+                   fabs(value) < 10     ? 3
+                   : fabs(value) < 1000 ? 1
+                                        : 0,
+                   value);
+        } else if (!isnan(value)) {
+            print_json_field("{\"bench\":", b->name);
+            print_json_field(",\"case\":", name);
+            print_json_field(",\"what\":", b->columns[i].title);
+            printf(",\"value\":%.9g", value);
+            print_json_field(",\"unit\":", b->columns[i].unit);
+            printf("}\n");
+        }
+    }
+    va_end(values);
+    if (!b->json) printf("\n");
+    fflush(stdout);
+}
+
+void bench_note(bench *b, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (b->json) {
+        print_json_field("{\"bench\":", b->name);
+        print_json_field(",\"note\":", text);
+        printf("}\n");
+    } else {
+        printf("%s\n", text);
+    }
+    fflush(stdout);
+}
