@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# tools/run_tests.sh BUILD_DIR [--fast] [NAME...] - runs test programs and counts their cases.
+# tools/run_tests.sh BUILD_DIR [--fast] [--list] [NAME...] - runs test programs and counts their cases.
 #
 # Reads BUILD_DIR/tests.list, a line a program: "name timeout fast|slow [script]". A program lies in
 # BUILD_DIR/tests, a script where the list says, from the repository's root; both are run there,
 # report in TAP on standard output and say on standard error why they skip. NAME is a program's
-# name or a pattern of names; --fast leaves out the slow ones. SHEAF_TIMEOUT_SCALE multiplies the
-# timeouts (sanitizers are slow).
+# name or a pattern of names; --fast leaves out the slow ones, --list only names them. SHEAF_TIMEOUT_SCALE
+# multiplies the timeouts (sanitizers are slow).
 #
 # The cases are counted here and nowhere else, from each program's own lines:
 #   "ok N ..." passed; "not ok N ..." failed; either with "# SKIP" skipped (cmocka 1.1.5 says
@@ -18,7 +18,7 @@
 set -eu
 
 usage() {
-    echo "usage: tools/run_tests.sh BUILD_DIR [--fast] [NAME...]" >&2
+    echo "usage: tools/run_tests.sh BUILD_DIR [--fast] [--list] [NAME...]" >&2
     exit 2
 }
 
@@ -26,10 +26,12 @@ usage() {
 build=$1
 shift
 fast=no
+list=no
 names=()
 for arg in "$@"; do
     case $arg in
     --fast) fast=yes ;;
+    --list) list=yes ;;
     -*) usage ;;
     *) names+=("$arg") ;;
     esac
@@ -122,8 +124,14 @@ run_program() { # name seconds command
 while read -r name seconds speed script; do
     case $name in '' | '#'*) continue ;; esac
     wanted "$name" "$speed" || continue
+    if [ $list = yes ]; then
+        echo "$name"
+        continue
+    fi
     run_program "$name" "$seconds" "${script:-$build/tests/$name}"
 done <"$build/tests.list"
+
+[ $list = no ] || exit 0
 
 if [ "$programs" = 0 ]; then
     echo "run_tests: no test program was run" >&2
