@@ -35,11 +35,12 @@ typedef struct sheaf__weights {
     const sheaf__layer_weights *layers; /* [n_layers] */
     uint64_t n_parameters;              /* tied ones once */
     uint64_t bytes_mapped;              /* of files, shared with the page cache */
-    uint64_t bytes_resident;            /* allocated: widened norms, copies, random weights */
+    uint64_t bytes_resident; /* allocated: this, widened norms, copies, random weights */
     struct sheaf__weights_private *private_;
 } sheaf__weights;
 
-/* Called now and then while opening takes long; done and total in bytes. */
+/* Called from the opening thread, at most about every 100 ms, while copying or random making takes
+ * longer than that, and a last time at the end; done and total in bytes. */
 typedef void sheaf__progress_fn(void *ctx, const char *what, uint64_t done, uint64_t total);
 
 typedef struct sheaf__weights_options {
@@ -49,9 +50,11 @@ typedef struct sheaf__weights_options {
     sheaf_threads *threads;       /* for copying and random weights; may be null */
     sheaf__progress_fn *progress; /* may be null */
     void *progress_ctx;
+    const sheaf_allocator *allocator; /* null: the C library's */
 } sheaf__weights_options;
 
-/* Opens DIR/model.safetensors, or the shards of DIR/model.safetensors.index.json.
+/* Opens DIR/model.safetensors, or the shards of DIR/model.safetensors.index.json. Tensors are named
+ * with or without a leading "model."; a tied network may store its one matrix as lm_head.weight.
  * SHEAF_E_IO, SHEAF_E_FORMAT, SHEAF_E_CONFIG (a tensor is missing or has another shape: the sentence
  * names file, tensor, shape found and shape wanted), SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__weights_open(const char *dir, const sheaf__config *config,
