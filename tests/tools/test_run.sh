@@ -3,6 +3,7 @@
 # nothing is installed, and every call to apt and sudo is written down.
 set -eu
 cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools/tap.sh
 . tests/tools/tap.sh
 root=$PWD
 

@@ -3,6 +3,7 @@
 # every way it must notice.
 set -eu
 cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools/tap.sh
 . tests/tools/tap.sh
 
 work=$(mktemp -d)
