@@ -1,0 +1,68 @@
+# libsheaf from the floors base to attn, shared and static, and the installation of it and of the
+# program: headers, a pkg-config file, a CMake package (sheaf::sheaf, sheaf::sheaf_static), man pages.
+include(CMakePackageConfigHelpers)
+
+set(parts "")
+foreach(floor IN LISTS SHEAF_LIBRARY_FLOORS)
+  list(APPEND parts $<TARGET_OBJECTS:sheaf_${floor}>)
+endforeach()
+add_library(sheaf_shared SHARED ${parts})
+add_library(sheaf_static STATIC ${parts})
+
+set_target_properties(sheaf_shared PROPERTIES OUTPUT_NAME sheaf EXPORT_NAME sheaf
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+set_target_properties(sheaf_static PROPERTIES OUTPUT_NAME sheaf)
+target_link_libraries(sheaf_shared PRIVATE sheaf_flags PkgConfig::XXHASH Threads::Threads m)
+if(NOT SHEAF_SANITIZE)
+  target_link_options(sheaf_shared PRIVATE -Wl,--no-undefined)
+endif()
+# plain names, so that the package needs nothing but a linker to find them
+target_link_libraries(sheaf_static INTERFACE xxhash Threads::Threads m)
+foreach(library sheaf_shared sheaf_static)
+  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sheaf DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(TARGETS sheaf_shared sheaf_static EXPORT sheaf-targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET sheaf)
+  install(TARGETS sheaf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+# An installation can be moved: both files find their prefix from where they lie.
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sheaf)
+install(EXPORT sheaf-targets NAMESPACE sheaf:: DESTINATION ${package_dir})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/sheaf-config.cmake.in
+  ${PROJECT_BINARY_DIR}/sheaf-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/sheaf-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/sheaf-config.cmake
+  ${PROJECT_BINARY_DIR}/sheaf-config-version.cmake DESTINATION ${package_dir})
+
+file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" PC_PREFIX "\${pcfiledir}/${up}")
+configure_file(${CMAKE_CURRENT_LIST_DIR}/sheaf.pc.in ${PROJECT_BINARY_DIR}/sheaf.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/sheaf.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Man pages: man/<page>.<section>.scd; without scdoc they are left out.
+find_program(SCDOC scdoc)
+file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.scd)
+if(SCDOC AND pages)
+  set(manuals "")
+  foreach(page IN LISTS pages)
+    get_filename_component(name ${page} NAME)
+    string(REGEX REPLACE "\\.scd$" "" name ${name})
+    string(REGEX REPLACE ".*\\." "" section ${name})
+    set(manual ${PROJECT_BINARY_DIR}/man/${name})
+    add_custom_command(OUTPUT ${manual} DEPENDS ${page} VERBATIM
+      COMMAND sh -c "mkdir -p man && \"$1\" < \"$2\" > \"$3\"" scdoc ${SCDOC} ${page} ${manual}
+      WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+    list(APPEND manuals ${manual})
+    install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
+  endforeach()
+  add_custom_target(sheaf_man ALL DEPENDS ${manuals})
+elseif(pages)
+  message(STATUS "scdoc not found: the man pages are not built")
+endif()

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# tests/install/test_headers.sh - each public header compiles alone, as C11 pedantic and as C++17,
+# and what the library exports is what they declare and what tools/symbols.txt lists.
+set -eu
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools/tap.sh
+. tests/tools/tap.sh
+build=${SHEAF_BUILD_DIR:-build/release}
+warnings=(-pedantic -Wall -Wextra -Wshadow -Wconversion -Werror -fsyntax-only -Iinclude)
+
+compiles() { # language standard compiler header
+    "$3" -x "$1" -std="$2" "${warnings[@]}" - <<<"#include \"sheaf/$4.h\"" 2>&1 || echo "exit code $?"
+}
+for file in include/sheaf/*.h; do
+    header=$(basename "$file" .h)
+    for compiler in cc clang; do
+        command -v $compiler >/dev/null || continue
+        tap_empty "${header}_compiles_alone_as_c11_with_$compiler" "$(compiles c c11 $compiler "$header")"
+    done
+    for compiler in c++ clang++; do
+        command -v $compiler >/dev/null || continue
+        tap_empty "${header}_compiles_alone_as_cpp17_with_${compiler//+/p}" \
+            "$(compiles c++ c++17 $compiler "$header")"
+    done
+done
+command -v c++ >/dev/null || tap_skip headers_compile_as_cpp17 "no C++ compiler (./run deps test)"
+
+# what the headers declare: after SHEAF_API, the last word before the parameters
+export LC_ALL=C
+declared=$(cat include/sheaf/*.h | grep -v '^#' | tr '\n' ' ' | grep -oE 'SHEAF_API [^;{(]*\(' |
+    sed -E 's/.*[ *]([a-z0-9_]+)\($/\1/' | sort)
+listed=$(grep -v '^#' tools/symbols.txt | sort)
+exported=$(nm -D --defined-only "$build/libsheaf.so" | awk '{ print $3 }' | sort)
+differences() { diff <(echo "$1") <(echo "$2") | grep '^[<>]' || true; }
+tap_empty the_list_of_symbols_is_what_the_headers_declare "$(differences "$declared" "$listed")"
+tap_empty the_library_exports_what_is_listed "$(differences "$exported" "$listed")"
+tap_end

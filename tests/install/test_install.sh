@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# tests/install/test_install.sh - installs into a prefix of its own, moves it, and builds a small
+# program against it by pkg-config, by the CMake package, shared and static.
+set -eu
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools/tap.sh
+. tests/tools/tap.sh
+build=${SHEAF_BUILD_DIR:-build/release}
+consumer=$PWD/tests/install/consumer
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# attempt CASE COMMAND...: holds when the command succeeds; its output is shown when it does not.
+attempt() {
+    local name=$1 out
+    shift
+    if out=$("$@" 2>&1 </dev/null); then tap_ok "$name"; else tap_not_ok "$name" "$out"; fi
+}
+
+attempt the_build_installs cmake --install "$build" --prefix "$work/first"
+mv "$work/first" "$work/prefix" # an installation can be moved
+prefix=$work/prefix
+lib=$(dirname "$(find "$prefix" -name libsheaf.a)")
+version=$(sed -n 's/^project(sheaf VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+flags=(-std=c11 -pedantic -Wall -Wextra -Werror)
+
+for file in include/sheaf/sheaf.h "${lib#"$prefix/"}"/{libsheaf.so,libsheaf.so.0,libsheaf.a,pkgconfig/sheaf.pc}; do
+    attempt "installs_$(basename "$file")" test -e "$prefix/$file"
+done
+if grep -q '^SHEAF_BUILD_PROGRAM:BOOL=ON' "$build/CMakeCache.txt"; then
+    attempt the_installed_program_starts "$prefix/bin/sheaf" --help
+fi
+if command -v scdoc >/dev/null; then
+    attempt the_man_page_is_installed test -s "$prefix/share/man/man1/sheaf.1"
+else
+    tap_skip the_man_page_is_installed "scdoc is not installed"
+fi
+tap_equal the_library_carries_its_soname libsheaf.so.0 \
+    "$(readelf -d "$lib/libsheaf.so" | sed -n 's/.*(SONAME).*\[\(.*\)\].*/\1/p')"
+
+export PKG_CONFIG_PATH=$lib/pkgconfig
+tap_equal pkg_config_knows_the_version "$version" "$(pkg-config --modversion sheaf || true)"
+# shellcheck disable=SC2046 # words
+attempt a_program_links_by_pkg_config \
+    cc "${flags[@]}" -o "$work/shared" "$consumer/consumer.c" $(pkg-config --cflags --libs sheaf)
+attempt it_needs_the_shared_library_alone \
+    sh -c "readelf -d '$work/shared' | grep -q libsheaf.so.0 && ! readelf -d '$work/shared' | grep -q xxhash"
+tap_equal it_runs "sheaf $version" "$(LD_LIBRARY_PATH=$lib "$work/shared" 2>&1 | head -n 1)"
+
+cp -r "$prefix" "$work/static"
+find "$work/static" -name 'libsheaf.so*' -delete
+# shellcheck disable=SC2046
+attempt a_program_links_statically_by_pkg_config env PKG_CONFIG_PATH="${lib/prefix/static}/pkgconfig" sh -c \
+    "cc ${flags[*]} -o '$work/alone' '$consumer/consumer.c' \$(pkg-config --static --cflags --libs sheaf)"
+tap_equal it_runs_without_the_shared_library "sheaf $version" "$("$work/alone" 2>&1 | head -n 1)"
+
+attempt the_cmake_package_is_found \
+    cmake -S "$consumer" -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
+attempt programs_build_by_the_cmake_package cmake --build "$work/cmake"
+for kind in shared static; do
+    tap_equal "the_${kind}_one_runs" "sheaf $version" \
+        "$(LD_LIBRARY_PATH=$lib "$work/cmake/consumer_$kind" 2>&1 | head -n 1)"
+done
+tap_end
