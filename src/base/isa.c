@@ -1,14 +1,26 @@
 /* base/isa.c - which instruction sets the processor and this build have. */
 #include "sheaf/status.h"
 
+#if defined(__x86_64__)
+#    include <cpuid.h>
+#endif
+
 static const char *const names[] = {"auto", "scalar", "avx2", "avx512", "neon"};
+
+#if defined(__x86_64__)
+/* clang 14 has no __builtin_cpu_supports("f16c"). */
+static int f16c_present(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
 
 static int isa_present(uint32_t isa)
 {
 #if defined(__x86_64__)
     /* The scalar form too is built with fused multiply-add: see docs/adr/0003. */
-    int fma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2") &&
-              __builtin_cpu_supports("f16c");
+    int fma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2") && f16c_present();
     if (isa == SHEAF_ISA_SCALAR || isa == SHEAF_ISA_AVX2) return fma;
     if (isa == SHEAF_ISA_AVX512)
         return fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
