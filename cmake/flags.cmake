@@ -15,7 +15,14 @@ else()
   target_compile_definitions(sheaf_flags INTERFACE SHEAF_CHECK=$<IF:$<CONFIG:Debug>,2,0>)
 endif()
 
-if(SHEAF_SANITIZE)
+if(SHEAF_BUILD_FUZZERS)
+  if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SHEAF_BUILD_FUZZERS needs clang: configure with -DCMAKE_C_COMPILER=clang")
+  endif()
+  target_compile_options(sheaf_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined
+    -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_link_options(sheaf_flags INTERFACE -fsanitize=address,undefined)
+elseif(SHEAF_SANITIZE)
   target_compile_options(sheaf_flags INTERFACE -fsanitize=${SHEAF_SANITIZE}
     -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
   target_link_options(sheaf_flags INTERFACE -fsanitize=${SHEAF_SANITIZE})
