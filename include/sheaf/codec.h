@@ -42,8 +42,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_segment_bytes(uint32_t codec,
  *   segment: one head's segment of block_tokens positions
  *   src:     [n, dim] of `dtype`, consecutive positions `src_stride` elements apart
  * Source numbers are widened exactly to f32, then narrowed as the codec says; a source of the
- * codec's own type is copied byte for byte. The caller keeps first_slot + n <= block_tokens.
- * SHEAF_E_CODEC, SHEAF_E_INVALID (dtype). Any thread. */
+ * codec's own type is copied byte for byte. Neither pointer need be aligned; they do not overlap.
+ * SHEAF_E_CODEC; SHEAF_E_INVALID: dtype, or first_slot + n > block_tokens. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_encode(uint32_t codec, void *segment,
                                                      uint32_t block_tokens, uint32_t dim,
                                                      uint32_t first_slot, uint32_t n,
@@ -51,7 +51,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_encode(uint32_t codec, void *segme
                                                      uint64_t src_stride);
 
 /* Decodes `n` positions of one head from slot `first_slot` on into dst: [n, dim] f32, dense.
- * SHEAF_E_CODEC. Any thread. */
+ * SHEAF_E_CODEC; SHEAF_E_INVALID: first_slot + n > block_tokens. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_decode(uint32_t codec, const void *segment,
                                                      uint32_t block_tokens, uint32_t dim,
                                                      uint32_t first_slot, uint32_t n,
