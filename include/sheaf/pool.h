@@ -176,17 +176,20 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_group_info(const sheaf_pool *pool, 
 /* Takes counts[g] blocks of each group g, from the fullest slabs that have room; commits slabs as
  * needed, taking back other groups' empty slabs first. All or nothing.
  *   counts: [n_groups]; blocks: [sum of counts], group 0's first. One reference each, of `owner`.
- * SHEAF_FULL: the budget, the range or the system has no room. Their content is undefined. */
+ * SHEAF_FULL: the budget, the range or the system has no room; no block has changed hands, but empty
+ * slabs taken back before the system refused stay given back. SHEAF_E_NO_MEMORY: no host memory for
+ * the records of new slabs. The blocks' content is undefined. O(blocks), plus the new slabs. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_acquire(sheaf_pool *pool, const uint32_t *counts,
                                                      uint32_t owner, sheaf_block *blocks);
 
 /* SHEAF_OK or SHEAF_FULL as sheaf_pool_acquire would answer now, the system's memory aside. Advice
- * only. */
+ * only. Like acquire it looks, before it says SHEAF_FULL, whether retiring blocks have become free. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_can_acquire(const sheaf_pool *pool,
                                                          const uint32_t *counts);
 
 /* Commits, in one step, the slabs that taking counts[g] blocks of each group will need.
- * SHEAF_FULL: nothing was committed. */
+ * Presized slabs stay until they have been used, or another group needs their bytes.
+ * SHEAF_FULL, SHEAF_E_NO_MEMORY: nothing was committed. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_presize(sheaf_pool *pool, const uint32_t *counts);
 
 /* Adds a reference. SHEAF_E_STALE: the handle names no live block. SHEAF_E_OVERFLOW: too many. */

@@ -1,0 +1,146 @@
+/* pool/pool.h - the pool as the floors above see it: fast accessors, and the registry of owners.
+ *
+ * Owns: struct sheaf_pool. For callers inside libsheaf that take or return many blocks in one
+ * operation: the sheaf__block_ calls do what the public ones do for one block, but leave the
+ * statistics snapshot and the whole-state check to one sheaf__pool_publish at the end.
+ *
+ *     sheaf__pool_register(pool, &seq->owner);            // visit() names every block it holds
+ *     for (...) SHEAF__TRY(sheaf__block_retain(pool, block, SHEAF_OWNER_TABLE));
+ *     sheaf__pool_publish(pool);
+ *     sheaf__pool_unregister(pool, &seq->owner);
+ */
+#ifndef SHEAF_POOL_POOL_H
+#define SHEAF_POOL_POOL_H
+
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "pool/device.h"
+#include "pool/layout.h"
+#include "pool/slab.h"
+#include "sheaf/pool.h"
+
+/* ---- owners ------------------------------------------------------------------------------ */
+
+typedef struct sheaf__owner sheaf__owner;
+
+/* Called once for every reference that an owner holds. */
+typedef void sheaf__named_fn(void *ctx, sheaf_block block);
+
+/* Something that holds blocks and can name them: a sequence, a parked sequence, a tree. Embedded
+ * in it. kind: SHEAF_OWNER_TABLE, _PARKED or _TREE; the other kinds are not enumerated. Its kind
+ * may change while it is registered. */
+struct sheaf__owner {
+    sheaf__list link;
+    uint32_t kind;
+    void (*visit)(const sheaf__owner *owner, sheaf__named_fn *fn, void *ctx);
+};
+
+/* While an owner is registered the pool cannot close, and sheaf_pool_check compares the counts of
+ * its kind with what all registered owners of the kind name. Neither call allocates. */
+void sheaf__pool_register(sheaf_pool *pool, sheaf__owner *owner);
+void sheaf__pool_unregister(sheaf_pool *pool, sheaf__owner *owner);
+
+/* ---- the pool ---------------------------------------------------------------------------- */
+
+#define SHEAF__STATS_WORDS (sizeof(sheaf_pool_stats) / sizeof(uint64_t))
+
+struct sheaf_pool {
+    sheaf__memory memory;
+    sheaf__device device;
+    sheaf__layout layout;
+    sheaf__group groups[SHEAF_MAX_GROUPS];
+    sheaf__list owners;
+    uint64_t budget_bytes; /* as the options say, or the machine's memory */
+    uint64_t usable_bytes; /* of these, whole granules */
+    uint64_t slack_slabs;
+    uint64_t owner_counts[SHEAF_OWNER_KINDS];
+    uint64_t full_answers;
+    _Atomic uint32_t entered;  /* a call is inside: catches a second thread, and re-entry */
+    _Atomic uint64_t sequence; /* of the snapshot: odd while it is written */
+    _Atomic uint64_t snapshot[SHEAF__STATS_WORDS];
+};
+
+/* As sheaf_pool_open, on a device of the caller's (copied). The options' slab_memory is not used.
+ * first_slab: slabs before this one are never used, so that a test can reach rows beyond 2^31. */
+SHEAF_WARN sheaf_status sheaf__pool_open_on(const sheaf_pool_options *options,
+                                            const sheaf__device *device, uint32_t first_slab,
+                                            sheaf_pool **out, sheaf_error *err);
+
+/* The counted memory: what is allocated from it shows as host_bytes at the next publish. */
+static inline sheaf__memory *sheaf__pool_memory(sheaf_pool *pool)
+{
+    return &pool->memory;
+}
+
+static inline const sheaf__layout *sheaf__pool_layout(const sheaf_pool *pool)
+{
+    return &pool->layout;
+}
+
+/* Address of a row of a group. Nothing is checked. */
+static inline unsigned char *sheaf__pool_row(const sheaf_pool *pool, uint32_t group,
+                                             uint32_t row)
+{
+    return sheaf__row_address(&pool->groups[group], row);
+}
+
+/* The handle of a row that the caller knows to be held (it holds it). */
+static inline sheaf_block sheaf__pool_handle(const sheaf_pool *pool, uint32_t group,
+                                             uint32_t row)
+{
+    return (sheaf_block){group, row,
+                         sheaf__record_for_row(&pool->groups[group], row)->generation};
+}
+
+/* The record of a live block; null when the handle is stale or was never one. */
+static inline sheaf__record *sheaf__pool_live(const sheaf_pool *pool, sheaf_block block)
+{
+    if (block.group >= pool->layout.n_groups) return NULL;
+    const sheaf__group *group = &pool->groups[block.group];
+    if (sheaf__slab_for_row(group, block.row) == NULL) return NULL;
+    sheaf__record *record = sheaf__record_for_row(group, block.row);
+    if (record->total == 0 || record->generation != block.generation) return NULL;
+    return record;
+}
+
+/* True when others hold the row too; the caller holds it. */
+static inline bool sheaf__pool_row_shared(const sheaf_pool *pool, uint32_t group, uint32_t row)
+{
+    return sheaf__record_for_row(&pool->groups[group], row)->total > 1;
+}
+
+/* As the public calls of these names, without snapshot and whole-state check. None allocates. */
+SHEAF_WARN sheaf_status sheaf__block_retain(sheaf_pool *pool, sheaf_block block,
+                                            uint32_t owner);
+SHEAF_WARN sheaf_status sheaf__block_release(sheaf_pool *pool, sheaf_block block,
+                                             uint32_t owner);
+SHEAF_WARN sheaf_status sheaf__block_transfer(sheaf_pool *pool, sheaf_block block,
+                                              uint32_t from, uint32_t to);
+
+/* Brings the statistics snapshot up to date; at SHEAF_CHECK 2 also verifies the invariants that do
+ * not need the owners. After host memory changed, and after sheaf__block_ calls. */
+void sheaf__pool_publish(sheaf_pool *pool);
+
+/* ---- inside the floor -------------------------------------------------------------------- */
+
+/* Fills *out (all of it) from the running counts of one group, or of all. stats.c */
+void sheaf__stats_of_group(const sheaf_pool *pool, uint32_t group, sheaf_pool_stats *out);
+void sheaf__stats_of_pool(const sheaf_pool *pool, sheaf_pool_stats *out);
+void sheaf__stats_store(sheaf_pool *pool);
+
+/* The invariants that hold between any two sheaf__block_ calls. check.c */
+SHEAF_WARN sheaf_status sheaf__pool_check_rows(const sheaf_pool *pool, sheaf_error *err);
+
+/* Frees retiring blocks whose fences have passed; returns how many are left. */
+uint64_t sheaf__pool_collect(sheaf_pool *pool);
+
+/* ---- structs that grow with versions ----------------------------------------------------- */
+
+/* Copies what the caller's struct has room for (*its first field says how much), zeroes what this
+ * version does not know, and leaves that field alone. SHEAF_E_INVALID: it is less than 4. */
+SHEAF_WARN sheaf_status sheaf__struct_give(void *to, const void *from, uint64_t from_bytes);
+
+#endif
