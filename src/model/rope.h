@@ -27,11 +27,11 @@ sheaf_status sheaf__rope_create(const sheaf__rope_config *config, uint32_t head_
 void sheaf__rope_destroy(sheaf__rope *rope); /* null is allowed */
 
 /* Makes rows [0, n_positions) ready; costs time only for those that are not. Rows are made by the 1024,
- * so most calls do nothing. On success earlier row pointers may have moved. SHEAF_E_NO_MEMORY: all as
- * before. SHEAF_E_INVALID: over 2^24 positions, which f32 cannot count. */
+ * so most calls do nothing; they never move. SHEAF_E_NO_MEMORY: what was ready still is.
+ * SHEAF_E_INVALID: over 2^24 positions, which f32 cannot count. */
 sheaf_status sheaf__rope_reserve(sheaf__rope *rope, uint32_t n_positions);
 
-/* [head_dim / 2] of a position below what is reserved; valid until the next reserve. */
+/* [head_dim / 2] of a position below what is reserved; valid as long as `rope`. */
 const float *sheaf__rope_cos(const sheaf__rope *rope, uint32_t pos);
 const float *sheaf__rope_sin(const sheaf__rope *rope, uint32_t pos);
 
