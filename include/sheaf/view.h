@@ -1,11 +1,11 @@
 /* sheaf/view.h - one layer of one sequence as kernels see it.
  *
- * Owns: the plain struct that passes from whoever holds blocks to whoever reads them. Does not own:
- * anything else; it names no sequence, no handle and no pool, so that a kernel, an embedder's own
- * or a GPU's, needs nothing but this.
+ * Owns: the plain struct that passes from whoever holds blocks to whoever reads them. Does not
+ * own: anything else; it names no sequence, no handle and no pool, so that a kernel, an
+ * embedder's own or a GPU's, needs nothing but this.
  *
- * The same struct describes a contiguous buffer: `rows` null, row_stride the bytes of one segment,
- * head_stride the bytes of one head's whole run of segments.
+ * The same struct describes a contiguous buffer: `rows` null, row_stride the bytes of one
+ * segment, head_stride the bytes of one head's whole run of segments.
  */
 #ifndef SHEAF_VIEW_H
 #define SHEAF_VIEW_H
@@ -16,9 +16,10 @@
 extern "C" {
 #endif
 
-/* What a kernel needs to read one layer of one sequence: plain addresses, no handles. Position p
- * lies in slot p % block_tokens of row rows[p / block_tokens - first_block]; head h of that row's K
- * starts at base + row * row_stride + k_offset + h * k_head_stride. Frozen per library version. */
+/* What a kernel needs to read one layer of one sequence: plain addresses, no handles. Position
+ * p lies in slot p % block_tokens of row rows[p / block_tokens - first_block]; head h of that
+ * row's K starts at base + row * row_stride + k_offset + h * k_head_stride. Frozen per library
+ * version. */
 typedef struct sheaf_kv_view {
     const unsigned char *base;
     const uint32_t *rows;  /* [n_rows]; null: row i is the i-th (a contiguous buffer) */
