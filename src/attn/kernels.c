@@ -1,0 +1,13 @@
+/* attn/kernels.c - which table belongs to which instruction set. */
+#include "attn/kernels.h"
+
+const sheaf__attn_kernels *sheaf__attn_kernels_of(uint32_t isa)
+{
+    switch (isa) {
+    case SHEAF_ISA_SCALAR: return &sheaf__attn_scalar;
+#if defined(__x86_64__)
+    case SHEAF_ISA_AVX2: return &sheaf__attn_avx2;
+#endif
+    default: return NULL;
+    }
+}

@@ -1,0 +1,109 @@
+/* attn/kernels.h - the arithmetic of attention as each instruction set provides it.
+ *
+ * Owns: the table of functions that plan and run dispatch through, and the structs they take. A
+ * kernel sees addresses and numbers only: whether the keys lie in blocks, in one buffer or in the
+ * workspace of a gather has been resolved by its caller into one address a position.
+ *
+ * The scalar form (kernels_scalar.c) is written from the text of sheaf/attn.h; each other form
+ * must give the same bits and shares no arithmetic with it.
+ *
+ * Words: a query row is one query of one query head; the rows of a tile share their KV head.
+ */
+#ifndef SHEAF_ATTN_KERNELS_H
+#define SHEAF_ATTN_KERNELS_H
+
+#include "sheaf/attn.h"
+
+#define SHEAF__ATTN_SPLIT SHEAF_ATTN_SPLIT_TOKENS
+#define SHEAF__ATTN_ROWS  96 /* of a tile at most: four by three vectors of eight */
+#define SHEAF__ATTN_KEYS  64 /* positions widened at a time where a tile has many rows */
+#define SHEAF__ATTN_PAD   16 /* rows of scratch are padded to a multiple, with zeros */
+#define SHEAF__ATTN_ALIGN 64 /* bytes */
+
+/* What a tile of query rows has seen so far. A row with l == 0 has seen nothing: then its m and o
+ * mean nothing. (Otherwise l >= 1, the share of the maximum itself.) */
+typedef struct sheaf__attn_part {
+    float *m; /* [rows] */
+    float *l; /* [rows] */
+    float *o; /* [rows, o_stride] */
+} sheaf__attn_part;
+
+/* One split of one KV head against a tile of query rows. */
+typedef struct sheaf__attn_split {
+    uint32_t n_rows; /* 1 to SHEAF__ATTN_ROWS */
+    uint32_t key_dim;
+    uint32_t value_dim;
+    uint32_t o_stride; /* value_dim rounded up to SHEAF__ATTN_PAD */
+    uint32_t codec_k;
+    uint32_t codec_v;
+    float scale;
+    float softcap;                 /* 0: none */
+    const float *const *q;         /* [n_rows] addresses of [key_dim] */
+    const uint32_t *lo;            /* [n_rows] the row sees positions [lo, hi) of the split */
+    const uint32_t *hi;            /* [n_rows] hi <= lo: none */
+    uint32_t first;                /* least lo and greatest hi of rows that see something */
+    uint32_t end;                  /* first < end <= SHEAF__ATTN_SPLIT */
+    const unsigned char *const *k; /* [SHEAF__ATTN_SPLIT] addresses of [key_dim] encoded, */
+    const unsigned char *const *v; /* and of [value_dim]; set in [first, end) */
+    float *scratch;                /* sheaf__attn_scratch_floats(), aligned */
+} sheaf__attn_split;
+
+typedef struct sheaf__attn_kernels {
+    uint32_t isa;
+    /* Readies the scratch for the query rows; before the first split() of a tile. Reads n_rows,
+     * key_dim and q. */
+    void (*pack)(const sheaf__attn_split *in);
+    /* Computes the part of one split. */
+    void (*split)(const sheaf__attn_split *in, sheaf__attn_part out);
+    /* left = left then right, row by row; a row that one side lacks passes unchanged. */
+    void (*merge)(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride, sheaf__attn_part left,
+                  sheaf__attn_part right);
+    /* Lets the sinks join (null: none; [n_rows]), divides, and writes the rows:
+     * out: [n_rows] addresses of [value_dim]. `part` is used up. */
+    void (*finish)(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride,
+                   sheaf__attn_part part, const float *sinks, float *const *out);
+    /* Widens n numbers of a codec exactly. */
+    void (*widen)(uint32_t codec, const unsigned char *src, uint32_t n, float *dst);
+} sheaf__attn_kernels;
+
+/* The table of a resolved instruction set; null when this build has none. */
+const sheaf__attn_kernels *sheaf__attn_kernels_of(uint32_t isa);
+
+extern const sheaf__attn_kernels sheaf__attn_scalar;
+#if defined(__x86_64__)
+extern const sheaf__attn_kernels sheaf__attn_avx2;
+#endif
+
+static inline uint32_t sheaf__attn_padded(uint32_t dim)
+{
+    return (dim + SHEAF__ATTN_PAD - 1) & ~(uint32_t)(SHEAF__ATTN_PAD - 1);
+}
+
+/* Scratch of one thread, in floats:
+ *   scores   [SHEAF__ATTN_SPLIT, SHEAF__ATTN_ROWS] in either order
+ *   queries  [SHEAF__ATTN_ROWS, padded key_dim] in either order
+ *   widened  [SHEAF__ATTN_KEYS, padded key_dim or value_dim] */
+static inline uint64_t sheaf__attn_scratch_queries(void)
+{
+    return (uint64_t)SHEAF__ATTN_SPLIT * SHEAF__ATTN_ROWS;
+}
+
+static inline uint64_t sheaf__attn_scratch_widened(uint32_t key_dim)
+{
+    return sheaf__attn_scratch_queries() +
+           (uint64_t)SHEAF__ATTN_ROWS * sheaf__attn_padded(key_dim);
+}
+
+static inline uint64_t sheaf__attn_scratch_floats(uint32_t key_dim, uint32_t value_dim)
+{
+    uint32_t dim = sheaf__attn_padded(key_dim > value_dim ? key_dim : value_dim);
+    return sheaf__attn_scratch_widened(key_dim) + (uint64_t)SHEAF__ATTN_KEYS * dim;
+}
+
+/* Bytes of one number of a codec. */
+static inline uint32_t sheaf__attn_number_bytes(uint32_t codec)
+{
+    return codec == SHEAF_CODEC_F32 ? 4 : 2;
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* attn/reference.c - attention as a textbook writes it, in double precision.
+ *
+ * The oracle of the tests: one query row after the other, positions in order, no splits. It shares
+ * with the other paths the options and the list of units, and nothing that computes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "attn/paths.h"
+#include "base/half.h"
+#include "base/thread.h"
+
+/* Number d of position p's key (or value) in a view. */
+static double number(const sheaf_kv_view *view, int is_value, uint32_t head, uint32_t p,
+                     uint32_t d)
+{
+    uint32_t codec = is_value ? view->codec_v : view->codec_k;
+    uint64_t dim = is_value ? view->value_dim : view->key_dim;
+    uint64_t size = codec == SHEAF_CODEC_F32 ? 4 : 2;
+    uint64_t block = p / view->block_tokens - view->first_block;
+    uint64_t row = view->rows ? view->rows[block] : block;
+    const unsigned char *at = view->base +
+                              row * (is_value ? view->row_stride_v : view->row_stride_k) +
+                              (is_value ? view->v_offset : view->k_offset) +
+                              head * (is_value ? view->v_head_stride : view->k_head_stride) +
+                              ((p % view->block_tokens) * dim + d) * size;
+    if (codec == SHEAF_CODEC_F32) {
+        float x;
+        memcpy(&x, at, sizeof x);
+        return (double)x;
+    }
+    uint16_t half;
+    memcpy(&half, at, sizeof half);
+    return (double)(codec == SHEAF_CODEC_F16 ? sheaf__f32_of_f16(half)
+                                             : sheaf__f32_of_bf16(half));
+}
+
+/* s: [sees.hi - sees.lo]; sink: null if there is none */
+static void attend(const sheaf_attn_options *o, const sheaf_kv_view *view, uint32_t kv_head,
+                   sheaf__attn_range sees, const float *q, const float *sink, double *s,
+                   float *out)
+{
+    uint32_t n = sees.hi - sees.lo;
+    double top = sink != NULL ? (double)*sink : -INFINITY, sum = 0.0;
+    for (uint32_t i = 0; i < n; i++) {
+        double dot = 0.0;
+        for (uint32_t d = 0; d < o->key_dim; d++)
+            dot += (double)q[d] * number(view, 0, kv_head, sees.lo + i, d);
+        s[i] = dot * (double)o->scale;
+        if (o->softcap != 0.0f) s[i] = (double)o->softcap * tanh(s[i] / (double)o->softcap);
+        if (s[i] > top) top = s[i];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        s[i] = exp(s[i] - top);
+        sum += s[i];
+    }
+    if (sink != NULL) sum += exp((double)*sink - top);
+    for (uint32_t d = 0; d < o->value_dim; d++) {
+        double mean = 0.0;
+        for (uint32_t i = 0; i < n; i++)
+            mean += s[i] * number(view, 1, kv_head, sees.lo + i, d);
+        out[d] = n == 0 ? 0.0f : (float)(mean / sum);
+    }
+}
+
+static void unit_task(void *arg, uint32_t task, uint32_t thread)
+{
+    const sheaf__attn_job *job = arg;
+    const sheaf_attn_plan *plan = job->plan;
+    const sheaf_attn_options *o = &plan->options;
+    const sheaf__attn_unit *unit = &plan->units[task];
+    void *scores = plan->workspace + thread * plan->sizes.thread_floats;
+    for (uint32_t r = 0; r < unit->n_rows; r++) {
+        uint32_t head = sheaf__attn_row_head(plan, unit, r);
+        uint64_t at = sheaf__attn_row_query(plan, unit, r) * o->n_q_heads + head;
+        attend(o, &job->views[unit->item], unit->kv_head, sheaf__attn_row_sees(plan, unit, r),
+               job->q + at * o->key_dim, plan->sinks ? &plan->sinks[head] : NULL, scores,
+               job->out + at * o->value_dim);
+    }
+}
+
+void sheaf__attn_reference(const sheaf__attn_job *job)
+{
+    sheaf__attn_job copy = *job;
+    sheaf__threads_run(job->plan->threads, unit_task, &copy, job->plan->sizes.n_units);
+}
