@@ -6,7 +6,8 @@
  *  - with -DSHEAF_BUILD_FUZZERS=ON and clang, as a libFuzzer program:
  *        cmake -B build/fuzz -DSHEAF_BUILD_FUZZERS=ON -DCMAKE_C_COMPILER=clang -G Ninja
  *        ninja -C build/fuzz fuzz_NAME
- *        mkdir -p /tmp/found && build/fuzz/tests/fuzz_NAME -max_total_time=60 /tmp/found tests/fuzz/corpus/NAME
+ *        mkdir -p build/found
+ *        build/fuzz/tests/fuzz_NAME -max_total_time=60 build/found tests/fuzz/corpus/NAME
  *
  * An input that broke something goes into corpus/NAME/ under a name that says what it was.
  */
