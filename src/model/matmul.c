@@ -31,6 +31,7 @@ struct sheaf__matmul {
 static const sheaf__matmul_kernels *kernels_for(uint32_t isa)
 {
 #if defined(__x86_64__)
+    if (isa == SHEAF_ISA_AVX512) return &sheaf__matmul_avx512;
 
     if (isa == SHEAF_ISA_AVX2) return &sheaf__matmul_avx2;
 #endif

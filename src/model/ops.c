@@ -4,6 +4,7 @@
 const sheaf__ops *sheaf__ops_for(uint32_t isa)
 {
 #if defined(__x86_64__)
+    if (isa == SHEAF_ISA_AVX512) return &sheaf__ops_avx512;
 
     if (isa == SHEAF_ISA_AVX2) return &sheaf__ops_avx2;
 #endif
