@@ -64,18 +64,24 @@ int32_t sheaf__tokenizer_find(const sheaf__tokenizer *tok, const char *token); /
 bool sheaf__tokenizer_is_special(const sheaf__tokenizer *tok, int32_t id);
 
 /* Streaming decoding: pieces pushed one id at a time concatenate to sheaf__tokenizer_decode of all, and
- * each push appends whole UTF-8 characters only. `finish` appends what is left (U+FFFD for an
- * incomplete character). */
+ * each push appends whole UTF-8 characters only. Held back is what later ids may still change: up to 3
+ * bytes of a character not complete yet; with byte fallback, a whole run of byte tokens, since one
+ * ill-formed byte turns all of its run into U+FFFD (a run known to be ill-formed is held no longer).
+ * `finish` appends what is left (U+FFFD for an incomplete character) and frees; `free` is for those
+ * who stop without it, and harmless after. A push that fails leaves the stream fit for `free` only. */
 typedef struct sheaf__detokenizer {
     const sheaf__tokenizer *tok;
     bool skip_special;
-    bool started;
-    uint32_t n_pending;
-    unsigned char pending[16]; /* bytes of a character not yet complete */
+    bool started;        /* a token has been decoded */
+    bool ill_formed_run; /* each further byte of this run is U+FFFD */
+    uint32_t strip;      /* characters that the start of the text may still lose */
+    uint64_t n_checked;  /* bytes at the start of `held` that are whole characters */
+    sheaf__text held;
 } sheaf__detokenizer;
 void sheaf__detokenizer_init(sheaf__detokenizer *d, const sheaf__tokenizer *tok,
                              bool skip_special);
 sheaf_status sheaf__detokenizer_push(sheaf__detokenizer *d, int32_t id, sheaf__text *text);
 sheaf_status sheaf__detokenizer_finish(sheaf__detokenizer *d, sheaf__text *text);
+void sheaf__detokenizer_free(sheaf__detokenizer *d);
 
 #endif
