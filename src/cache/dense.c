@@ -295,6 +295,11 @@ uint32_t sheaf__dense_length(const sheaf__dense *dense)
     return dense->progress.length;
 }
 
+uint32_t sheaf__dense_reserved(const sheaf__dense *dense)
+{
+    return dense->progress.reserved;
+}
+
 const int32_t *sheaf__dense_tokens(const sheaf__dense *dense)
 {
     return dense->tokens;

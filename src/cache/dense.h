@@ -36,6 +36,7 @@ sheaf_status sheaf__dense_view(const sheaf__dense *dense, uint32_t layer, sheaf_
 sheaf_status sheaf__dense_gather_f32(const sheaf__dense *dense, uint32_t layer, float *k,
                                      uint64_t k_capacity, float *v, uint64_t v_capacity);
 uint32_t sheaf__dense_length(const sheaf__dense *dense);
+uint32_t sheaf__dense_reserved(const sheaf__dense *dense);
 const int32_t *sheaf__dense_tokens(const sheaf__dense *dense);
 uint64_t sheaf__dense_bytes(const sheaf__dense *dense);        /* of buffers, real */
 uint64_t sheaf__dense_bytes_copied(const sheaf__dense *dense); /* by growth, ever */
