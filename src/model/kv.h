@@ -6,6 +6,8 @@
 #ifndef SHEAF_MODEL_KV_H
 #define SHEAF_MODEL_KV_H
 
+#include <stdbool.h>
+
 #include "cache/dense.h"
 #include "sheaf/cache.h"
 
@@ -17,16 +19,21 @@ typedef struct sheaf__kv {
     sheaf__dense *dense;      /* dense */
 } sheaf__kv;
 
-/* Each as the function of the same name in sheaf/cache.h. */
+/* Each as the function of the same name in sheaf/cache.h (src/cache/dense.h). */
 sheaf_status sheaf__kv_extend(sheaf__kv *kv, uint32_t n);
 sheaf_status sheaf__kv_write(sheaf__kv *kv, uint32_t layer, uint32_t pos, uint32_t n,
                              const sheaf_kv_source *src);
 sheaf_status sheaf__kv_commit(sheaf__kv *kv, uint32_t n, const int32_t *tokens);
 sheaf_status sheaf__kv_truncate(sheaf__kv *kv, uint32_t length);
 sheaf_status sheaf__kv_view(const sheaf__kv *kv, uint32_t layer, sheaf_kv_view *out);
-sheaf_status sheaf__kv_fork(sheaf__kv *kv,
-                            sheaf__kv *out); /* the dense form copies everything */
+sheaf_status sheaf__kv_fork(sheaf__kv *kv, sheaf__kv *out); /* dense: copies everything */
 uint32_t sheaf__kv_length(const sheaf__kv *kv);
+uint32_t sheaf__kv_reserved(const sheaf__kv *kv);
+
+/* Whether both name one cache (forks are two). */
+bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b);
+
+/* Returns what it holds and leaves it empty; harmless on a zeroed struct. */
 void sheaf__kv_destroy(sheaf__kv *kv);
 
 #endif
