@@ -20,13 +20,23 @@ typedef struct sheaf__sampler_options {
 
 typedef struct sheaf__sampler sheaf__sampler;
 
-/* SHEAF_E_INVALID: a value outside its range (temperature >= 0, 0 <= top_p <= 1, 0 <= min_p <= 1). */
+/* SHEAF_E_INVALID: a value outside its range (temperature >= 0 and finite, 0 <= top_p <= 1,
+ * 0 <= min_p <= 1), or an empty vocabulary. SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__sampler_create(const sheaf__sampler_options *options, uint32_t vocab,
                                    sheaf__memory *memory, sheaf__sampler **out);
 void sheaf__sampler_destroy(sheaf__sampler *s);
 
 /* The token after position `position` (that of the last token in the sequence). logits: [vocab], finite.
- * Order: top-k, temperature, top-p, min-p, draw. Allocates nothing. */
+ * Order: top-k, temperature, top-p, min-p, draw. Allocates nothing. Candidates are ranked by logit,
+ * equal ones by id; each filter keeps a run from the top of that ranking, never less than one:
+ *   top-k  the first k
+ *   top-p  the fewest whose probabilities sum to at least top_p
+ *   min-p  those at least min_p times as probable as the first
+ * Probabilities are exp((logit - largest) / temperature) by base/fmath.h, summed in double over
+ * ascending ids, so the same token comes out on every machine. */
 int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position);
+
+/* Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3). */
+void sheaf__philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 #endif

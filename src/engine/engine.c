@@ -1,2 +1,0 @@
-/* engine: filled by the work in progress */
-typedef int sheaf__engine_floor;
