@@ -38,8 +38,8 @@ static sheaf_status check_options(const sheaf_attn_options *o)
 static float default_scale(uint32_t key_dim)
 {
     uint64_t saved = sheaf__fpenv_enter();
-    volatile float dim = (float)key_dim; /* so that nothing is computed before enter */
-    float scale = 1.0f / sqrtf(dim);
+    volatile float dim = (float)key_dim;      /* so that nothing is computed before enter */
+    volatile float scale = 1.0f / sqrtf(dim); /* nor after leave */
     sheaf__fpenv_leave(saved);
     return scale;
 }
