@@ -1,7 +1,8 @@
 /* model/random_weights.c - seeded weights at the geometry of published models, for measuring without
  * a download.
  *
- * Number e of tensor t is a function of (seed, t, e) alone:
+ * Number e of tensor t is a function of (seed, t, e) alone; tensors are numbered as weights.c lists
+ * them, norms included:
  *
  *     key  = mix(mix(seed) + (t + 1) * GOLDEN)
  *     word = mix(key + (e / 4 + 1) * GOLDEN)             splitmix64 (Steele, Lea, Flood 2014)
