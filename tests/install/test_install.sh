@@ -18,11 +18,17 @@ attempt() {
     if out=$("$@" 2>&1 </dev/null); then tap_ok "$name"; else tap_not_ok "$name" "$out"; fi
 }
 
+# The lines that a program prints, joined by ", ".
+output() {
+    LD_LIBRARY_PATH=$lib "$1" 2>&1 | paste -sd, | sed 's/,/, /g'
+}
+
 attempt the_build_installs cmake --install "$build" --prefix "$work/first"
 mv "$work/first" "$work/prefix" # an installation can be moved
 prefix=$work/prefix
 lib=$(dirname "$(find "$prefix" -name libsheaf.a)")
 version=$(sed -n 's/^project(sheaf VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+said="sheaf $version, blocks 2 shared 2, attention 2.500" # what the consumer prints, line by line
 flags=(-std=c11 -pedantic -Wall -Wextra -Werror)
 
 for file in include/sheaf/sheaf.h "${lib#"$prefix/"}"/{libsheaf.so,libsheaf.so.0,libsheaf.a,pkgconfig/sheaf.pc}; do
@@ -46,20 +52,19 @@ attempt a_program_links_by_pkg_config \
     cc "${flags[@]}" -o "$work/shared" "$consumer/consumer.c" $(pkg-config --cflags --libs sheaf)
 attempt it_needs_the_shared_library_alone \
     sh -c "readelf -d '$work/shared' | grep -q libsheaf.so.0 && ! readelf -d '$work/shared' | grep -q xxhash"
-tap_equal it_runs "sheaf $version" "$(LD_LIBRARY_PATH=$lib "$work/shared" 2>&1 | head -n 1)"
+tap_equal it_runs "$said" "$(output "$work/shared")"
 
 cp -r "$prefix" "$work/static"
 find "$work/static" -name 'libsheaf.so*' -delete
 # shellcheck disable=SC2046
 attempt a_program_links_statically_by_pkg_config env PKG_CONFIG_PATH="${lib/prefix/static}/pkgconfig" sh -c \
     "cc ${flags[*]} -o '$work/alone' '$consumer/consumer.c' \$(pkg-config --static --cflags --libs sheaf)"
-tap_equal it_runs_without_the_shared_library "sheaf $version" "$("$work/alone" 2>&1 | head -n 1)"
+tap_equal it_runs_without_the_shared_library "$said" "$(output "$work/alone")"
 
 attempt the_cmake_package_is_found \
     cmake -S "$consumer" -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
 attempt programs_build_by_the_cmake_package cmake --build "$work/cmake"
 for kind in shared static; do
-    tap_equal "the_${kind}_one_runs" "sheaf $version" \
-        "$(LD_LIBRARY_PATH=$lib "$work/cmake/consumer_$kind" 2>&1 | head -n 1)"
+    tap_equal "the_${kind}_one_runs" "$said" "$(output "$work/cmake/consumer_$kind")"
 done
 tap_end
