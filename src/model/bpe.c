@@ -102,15 +102,18 @@ static sheaf_status push_symbols(sheaf__encoding *enc, const char *piece, uint64
     return SHEAF_OK;
 }
 
-/* ---- heap ---------------------------------------------------------------------------------- */
+/* ---- heap: four children to a node, which lie in one or two cache lines -------------------- */
 
 static void sift_down(sheaf__candidate *heap, uint64_t n, uint64_t at)
 {
     sheaf__candidate moved = heap[at];
-    for (uint64_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && heap[child + 1].order < heap[child].order) child++;
-        if (heap[child].order >= moved.order) break;
-        heap[at] = heap[child];
+    for (uint64_t first; (first = 4 * at + 1) < n;) {
+        uint64_t end = sheaf__min_u64(first + 4, n), least = first;
+        for (uint64_t child = first + 1; child < end; child++)
+            if (heap[child].order < heap[least].order) least = child;
+        if (heap[least].order >= moved.order) break;
+        heap[at] = heap[least];
+        at = least;
     }
     heap[at] = moved;
 }
@@ -118,8 +121,8 @@ static void sift_down(sheaf__candidate *heap, uint64_t n, uint64_t at)
 static void sift_up(sheaf__candidate *heap, uint64_t at)
 {
     sheaf__candidate moved = heap[at];
-    for (; at > 0 && heap[(at - 1) / 2].order > moved.order; at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
+    for (; at > 0 && heap[(at - 1) / 4].order > moved.order; at = (at - 1) / 4)
+        heap[at] = heap[(at - 1) / 4];
     heap[at] = moved;
 }
 
@@ -142,13 +145,11 @@ static sheaf_status push_candidate(sheaf__encoding *enc, int32_t at, bool sorted
     return SHEAF_OK;
 }
 
-static sheaf_status merge_symbols(sheaf__encoding *enc)
+/* Merges symbols whose candidates are in the heap until none is left. */
+static sheaf_status drain_heap(sheaf__encoding *enc)
 {
     sheaf__symbol *symbols = enc->symbols;
-    enc->n_heap = 0;
-    for (uint64_t i = 0; i + 1 < enc->n_symbols; i++)
-        SHEAF__TRY(push_candidate(enc, (int32_t)i, false));
-    for (uint64_t i = enc->n_heap / 2; i-- > 0;) sift_down(enc->heap, enc->n_heap, i);
+    for (uint64_t i = (enc->n_heap + 2) / 4; i-- > 0;) sift_down(enc->heap, enc->n_heap, i);
     while (enc->n_heap != 0) {
         sheaf__candidate top = enc->heap[0];
         enc->heap[0] = enc->heap[--enc->n_heap];
@@ -166,6 +167,20 @@ static sheaf_status merge_symbols(sheaf__encoding *enc)
         if (symbols[at].next >= 0) SHEAF__TRY(push_candidate(enc, at, true));
     }
     return SHEAF_OK;
+}
+
+/* Stretch by stretch, cut where no merge can cross: a small heap stays in the cache. */
+static sheaf_status merge_symbols(sheaf__encoding *enc)
+{
+    enc->n_heap = 0;
+    for (uint64_t i = 0; i + 1 < enc->n_symbols; i++) {
+        const sheaf__symbol *s = &enc->symbols[i];
+        if (sheaf__merges_may_cross(&enc->tok->merges, s[0].id, s[1].id))
+            SHEAF__TRY(push_candidate(enc, (int32_t)i, false));
+        else if (enc->n_heap != 0)
+            SHEAF__TRY(drain_heap(enc));
+    }
+    return drain_heap(enc);
 }
 
 /* The token that is the whole piece. */

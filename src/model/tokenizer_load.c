@@ -183,6 +183,40 @@ static bool read_pair(const json_t *entry, sheaf__pair *pair)
     return true;
 }
 
+static bool is_fallback_token(const sheaf__tokenizer *tok, int32_t id)
+{
+    return tok->vocab.texts[id].size == 6 &&
+           memcmp(sheaf__vocab_text(&tok->vocab, id), "<0x", 3) == 0;
+}
+
+/* Notes the junction of a merge. A character that is no token never stands in a symbol that merges. */
+static void mark_junction(sheaf__tokenizer *tok, const sheaf__pair *pair)
+{
+    if (pair->n_left == 0 || pair->n_right == 0) return;
+    uint64_t last = pair->n_left - 1;
+    while (last > 0 && ((unsigned char)pair->left[last] & 0xc0u) == 0x80) last--;
+    int32_t left = sheaf__vocab_find(&tok->vocab, pair->left + last, pair->n_left - last);
+    int32_t right =
+        sheaf__vocab_find(&tok->vocab, pair->right, sheaf__utf8_size(pair->right[0]));
+    if (left == SHEAF__NO_ID || right == SHEAF__NO_ID) return;
+    uint32_t bit = sheaf__junction(left, right);
+    tok->merges.junctions[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+/* Junctions are told by the characters of a token, which must then be the symbols it is made from.
+ * A byte token or the unknown token is a symbol of its own: where one merges, nothing is cut. */
+static void check_junctions(sheaf__tokenizer *tok)
+{
+    bool told = true;
+    for (uint64_t i = 0; i < tok->merges.n_slots && told; i++) {
+        const sheaf__merge *m = &tok->merges.slots[i];
+        if (m->left == SHEAF__NO_ID) continue;
+        told = m->left != tok->unk_id && m->right != tok->unk_id &&
+               !is_fallback_token(tok, m->left) && !is_fallback_token(tok, m->right);
+    }
+    if (!told) memset(tok->merges.junctions, 0xff, sizeof tok->merges.junctions);
+}
+
 static sheaf_status load_merge(sheaf__loading *load, const json_t *entry, size_t rank,
                                sheaf__text *joined)
 {
@@ -203,6 +237,7 @@ static sheaf_status load_merge(sheaf__loading *load, const json_t *entry, size_t
                                 "the vocabulary: %.64s",
                                 load->file, rank, joined->data);
     sheaf__merges_set(&load->tok->merges, merge);
+    mark_junction(load->tok, &pair);
     return SHEAF_OK;
 }
 
@@ -316,6 +351,7 @@ static sheaf_status load_all(sheaf__loading *load, const json_t *root)
     find_byte_tokens(load->tok);
     SHEAF__TRY(load_added(load, added));
     SHEAF__TRY(find_unknown(load, &model));
+    check_junctions(load->tok);
     SHEAF__TRY(sheaf__pipeline_load(load, &top));
     return build_added_sets(load->tok);
 }

@@ -76,10 +76,29 @@ typedef struct sheaf__merge {
     int32_t id;
 } sheaf__merge;
 
+/* A junction is where two characters meet inside a merge: the last of the left token and the first of
+ * the right one. Where characters meet whose junction no merge has, no merge ever crosses, and a
+ * piece falls apart into stretches that do not know of each other. */
+#define SHEAF__JUNCTION_WORDS 1024u
+
 typedef struct sheaf__merges {
     sheaf__merge *slots; /* [n_slots], a power of two, at most half full */
     uint64_t n_slots;
+    uint64_t junctions[SHEAF__JUNCTION_WORDS]; /* bits by hash of two ids; more may be set */
 } sheaf__merges;
+
+static inline uint32_t sheaf__junction(int32_t left, int32_t right)
+{
+    return ((uint32_t)left * 0x9e3779b1u ^ (uint32_t)right * 0x85ebca77u) >> 16;
+}
+
+/* False: surely no merge crosses between these two initial symbols. */
+static inline bool sheaf__merges_may_cross(const sheaf__merges *merges, int32_t left,
+                                           int32_t right)
+{
+    uint32_t bit = sheaf__junction(left, right);
+    return (merges->junctions[bit / 64] >> bit % 64 & 1u) != 0;
+}
 
 sheaf_status sheaf__merges_init(sheaf__merges *merges, sheaf__memory *memory, uint64_t n);
 void sheaf__merges_free(sheaf__merges *merges, sheaf__memory *memory);
