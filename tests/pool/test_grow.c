@@ -220,20 +220,27 @@ static void a_short_slab_never_stays_empty(void **state)
 static void groups_share_what_is_left_in_short_slabs(void **state)
 {
     (void)state;
-    sheaf_layer layers[2];
-    sheaf_pool_options options = tiny_options(layers, 2, 3 * PAGE);
-    memory = watch_memory(&watched);
-    options.slab_memory = &memory;
-    options.slab_blocks = 16;
-    sheaf_pool *pool = open_pool(&options);
-    uint32_t counts[2] = {5, 3}, none[2] = {0, 5};
-    sheaf_block blocks[8];
-    assert_int_equal(sheaf_pool_can_acquire(pool, counts), SHEAF_OK);
-    assert_int_equal(sheaf_pool_acquire(pool, counts, SHEAF_OWNER_HOST, blocks), SHEAF_OK);
-    assert_int_equal(stats_of(pool).bytes_reserved, 3 * PAGE);
-    assert_int_equal(sheaf_pool_can_acquire(pool, none), SHEAF_FULL);
-    give(pool, 8, blocks);
-    close_watched(pool);
+    for (uint32_t pages = 3; pages <= 8; pages++) {
+        sheaf_layer layers[2];
+        sheaf_pool_options options = tiny_options(layers, 2, pages * PAGE);
+        memory = watch_memory(&watched);
+        options.slab_memory = &memory;
+        options.slab_blocks = 16; /* a slab of four pages, four blocks each */
+        sheaf_pool *pool = open_pool(&options);
+        uint32_t counts[2] = {5, 3}, all[2] = {0, 0}, more[2] = {0, 1};
+        sheaf_block blocks[8], rest[24];
+        assert_int_equal(sheaf_pool_can_acquire(pool, counts), SHEAF_OK);
+        assert_int_equal(sheaf_pool_acquire(pool, counts, SHEAF_OWNER_HOST, blocks), SHEAF_OK);
+        uint32_t first = pages - 1 < 4 ? pages - 1 : 4; /* what the second's three leave it */
+        assert_int_equal(stats_of(pool).bytes_reserved, pages * PAGE);
+        all[0] = first * 4 - 5;
+        all[1] = (pages - first) * 4 - 3;
+        assert_int_equal(sheaf_pool_acquire(pool, all, SHEAF_OWNER_HOST, rest), SHEAF_OK);
+        assert_int_equal(sheaf_pool_can_acquire(pool, more), SHEAF_FULL);
+        give(pool, 8, blocks);
+        give(pool, all[0] + all[1], rest);
+        close_watched(pool);
+    }
 }
 
 static void presize_commits_in_one_step_what_acquire_needs(void **state)
