@@ -17,6 +17,10 @@ tree() { # a tree that is right
     printf '#include "base/bits.h"\n#include "sheaf/pool.h"\n' >"$work/src/pool/pool.c"
     printf '#include "sheaf/view.h"\n' >"$work/src/attn/attn.c"
     printf '#include <jansson.h>\n#include "pool/slab.h"\n' >"$work/src/model/model.c"
+    mkdir -p "$work/tests/pool"
+    echo 'sheaf_test(pool test_pool.c)' >"$work/tests/pool/CMakeLists.txt"
+    echo 'int pool;' >"$work/tests/pool/test_pool.c"
+    echo '*thread*' >"$work/tests/threaded.txt"
     echo '#include <stdint.h>' >"$work/include/sheaf/status.h"
     echo '#include "sheaf/status.h"' >"$work/include/sheaf/pool.h"
 }
@@ -76,6 +80,14 @@ notices a_long_file_is_noticed sizes
 tree
 yes '' | head -n 301 >"$work/include/sheaf/pool.h" || true
 notices a_long_public_header_is_noticed sizes
+
+tree
+accepts listed_tests_pass tests
+cp "$work/tests/pool/test_pool.c" "$work/tests/pool/test_more.c"
+notices a_test_that_is_not_built_is_noticed tests
+tree
+echo '/* sheaf_threads_create(2, &threads) */' >>"$work/tests/pool/test_pool.c"
+notices threads_that_the_sanitizer_does_not_see_are_noticed tests
 
 # the words are put together here, so that this file passes
 tree
