@@ -148,8 +148,7 @@ static void impossible_buffers_are_refused(void **state)
     bad.codec_k = SHEAF_CODEC_COUNT;
     assert_int_equal(sheaf__dense_create(&memory, &bad, 1, 4, 0, &dense), SHEAF_E_CODEC);
     bad = (sheaf_layer){.n_kv_heads = UINT32_MAX, .key_dim = UINT32_MAX, .value_dim = 1};
-    assert_int_equal(sheaf__dense_create(&memory, &bad, 1, 4, 16, &dense),
-                     SHEAF_E_OVERFLOW);
+    assert_int_equal(sheaf__dense_create(&memory, &bad, 1, 4, 16, &dense), SHEAF_E_OVERFLOW);
     bad.n_kv_heads = 0;
     assert_int_equal(sheaf__dense_create(&memory, &bad, 1, 4, 0, &dense), SHEAF_E_INVALID);
     assert_null(dense);

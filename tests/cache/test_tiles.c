@@ -3,6 +3,7 @@
 #include "fixture.h"
 
 #include "cache/dense.h"
+#include "pool/pool.h"
 
 static const sheaf_layer mixed[] = {
     {.n_kv_heads = 2, .key_dim = 6, .value_dim = 4, .window = 0, .codec_k = SHEAF_CODEC_BF16},
@@ -77,10 +78,39 @@ static void chunks_of_any_size_type_and_order_give_the_same_bytes(void **state)
     }
 }
 
+static void rows_far_beyond_four_gigabytes_are_written_and_read(void **state)
+{
+    (void)state;
+    fixture f = {.n_layers = N_MIXED, .layers = mixed};
+    sheaf_pool_options options = SHEAF_POOL_OPTIONS_INIT;
+    options.layers = mixed, options.n_layers = N_MIXED;
+    options.block_tokens = 4, options.slab_blocks = 65536;
+    options.budget_bytes = 1ull << 40; /* address range, hardly any memory */
+    sheaf__device device = sheaf__device_cpu(NULL);
+    const uint32_t first_slab = 512;
+    assert_int_equal(sheaf__pool_open_on(&options, &device, first_slab, &f.pool, NULL),
+                     SHEAF_OK);
+    sheaf_sequence *seq = sequence_of_length(&f, 9, 0), *twin = NULL;
+    assert_int_equal(sheaf_sequence_fork(seq, &twin), SHEAF_OK);
+    assert_int_equal(append(&f, twin, 6, 40), SHEAF_OK);
+    for (uint32_t layer = 0; layer < N_MIXED; layer++) {
+        sheaf_kv_view view;
+        assert_int_equal(sheaf_sequence_view(twin, layer, &view), SHEAF_OK);
+        assert_true(view.rows[0] >= first_slab * 65536u);
+        assert_true(view.rows[0] * view.row_stride_k > 2 * (uint64_t)UINT32_MAX);
+    }
+    assert_holds_its_tokens(&f, seq);
+    assert_holds_its_tokens(&f, twin);
+    sheaf_sequence_destroy(seq);
+    sheaf_sequence_destroy(twin);
+    assert_int_equal(sheaf_pool_close(f.pool), SHEAF_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_of_any_size_type_and_order_give_the_same_bytes),
+        cmocka_unit_test(rows_far_beyond_four_gigabytes_are_written_and_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
