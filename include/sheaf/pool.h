@@ -178,7 +178,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_group_info(const sheaf_pool *pool, 
  *   counts: [n_groups]; blocks: [sum of counts], group 0's first. One reference each, of `owner`.
  * SHEAF_FULL: the budget, the range or the system has no room; no block has changed hands, but empty
  * slabs taken back before the system refused stay given back. SHEAF_E_NO_MEMORY: no host memory for
- * the records of new slabs. The blocks' content is undefined. O(blocks), plus the new slabs. */
+ * the records of new slabs. (After either, host_bytes may be more: what was prepared is kept.) The
+ * blocks' content is undefined. O(blocks), plus the new slabs. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_acquire(sheaf_pool *pool, const uint32_t *counts,
                                                      uint32_t owner, sheaf_block *blocks);
 

@@ -87,14 +87,6 @@ static inline unsigned char *sheaf__pool_row(const sheaf_pool *pool, uint32_t gr
     return sheaf__row_address(&pool->groups[group], row);
 }
 
-/* The handle of a row that the caller knows to be held (it holds it). */
-static inline sheaf_block sheaf__pool_handle(const sheaf_pool *pool, uint32_t group,
-                                             uint32_t row)
-{
-    return (sheaf_block){group, row,
-                         sheaf__record_for_row(&pool->groups[group], row)->generation};
-}
-
 /* The record of a live block; null when the handle is stale or was never one. */
 static inline sheaf__record *sheaf__pool_live(const sheaf_pool *pool, sheaf_block block)
 {

@@ -1,6 +1,11 @@
 /* Who holds which block: handles, references, kinds, copies, fences, closing. */
 #include "pool/fixture.h"
 
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static uint32_t references(const sheaf_pool *pool, sheaf_block block)
 {
     uint32_t total = UINT32_MAX;
@@ -405,6 +410,43 @@ static void the_steady_state_allocates_nothing(void **state)
     assert_int_equal(watched.misuse + watched.n_committed + watched.n_reserved, 0);
 }
 
+/* A device that calls back into the pool that called it. */
+static void re_enter(void *ctx, void *to, const void *from, uint64_t bytes)
+{
+    sheaf_pool **pool = ctx;
+    (void)to, (void)from, (void)bytes;
+    sheaf_pool_poll(*pool);
+}
+
+static void re_entering_a_call_is_caught_where_checks_are_on(void **state)
+{
+    (void)state;
+    if (SHEAF_CHECK < 1) {
+        print_message("re-entering is caught in builds with SHEAF_CHECK 1 or 2 only\n");
+        skip();
+    }
+    sheaf_layer layer;
+    sheaf_pool_options options = tiny_options(&layer, 1, 16 * PAGE);
+    sheaf_pool *pool = NULL;
+    sheaf__device device = sheaf__device_cpu(NULL);
+    device.ctx = &pool;
+    device.copy = re_enter;
+    assert_int_equal(sheaf__pool_open_on(&options, &device, 0, &pool, NULL), SHEAF_OK);
+    sheaf_block blocks[2];
+    take(pool, 0, 2, blocks);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        if (freopen("/dev/null", "w", stderr) == NULL) _exit(2);
+        _exit(sheaf_pool_copy(pool, blocks[0], blocks[1]) == SHEAF_OK ? 0 : 1);
+    }
+    int ended = 0;
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_false(WIFEXITED(ended) && WEXITSTATUS(ended) < 2);
+    give(pool, 2, blocks);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +466,7 @@ int main(void)
         cmocka_unit_test(freed_blocks_are_poisoned_where_checks_are_complete),
         cmocka_unit_test(a_pool_that_is_in_use_does_not_close),
         cmocka_unit_test(the_steady_state_allocates_nothing),
+        cmocka_unit_test(re_entering_a_call_is_caught_where_checks_are_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
