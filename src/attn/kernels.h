@@ -72,6 +72,7 @@ const sheaf__attn_kernels *sheaf__attn_kernels_of(uint32_t isa);
 extern const sheaf__attn_kernels sheaf__attn_scalar;
 #if defined(__x86_64__)
 extern const sheaf__attn_kernels sheaf__attn_avx2;
+extern const sheaf__attn_kernels sheaf__attn_avx512;
 #endif
 
 static inline uint32_t sheaf__attn_padded(uint32_t dim)

@@ -148,38 +148,58 @@ INLINE void fetch_row(const unsigned char *row, uint32_t bytes)
 
 /* --- few rows ----------------------------------------------------------------------------- */
 
-/* Scores of the positions [at, at + 8) of the split for `rows` query rows.
- * q: [rows, padded key_dim]; s: [rows, SPLIT] from position `at` */
+/* Half of the lanes, those of vector `half` of every two, of `keys` positions and `rows` rows: the
+ * halves go one after the other so that twelve chains fit the registers.
+ * sum: [rows][keys]; q: [rows, padded key_dim] */
+INLINE void few_lanes(const uint32_t codec, const int rows, const int keys, const int half,
+                      const sheaf__attn_split *in, const float *q,
+                      const unsigned char *const *k, __m256 sum[4][3])
+{
+    const uint32_t dim = in->key_dim, padded = sheaf__attn_padded(dim);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < keys; i++) sum[r][i] = _mm256_setzero_ps();
+    uint32_t d = (uint32_t)half * W;
+    for (; d + W <= dim; d += 16) {
+        __m256 key[3];
+        for (int i = 0; i < keys; i++)
+            key[i] = widen8(codec, k[i] + (size_t)d * sheaf__attn_number_bytes(codec));
+        for (int r = 0; r < rows; r++) {
+            __m256 x = _mm256_load_ps(q + (size_t)r * padded + d);
+            for (int i = 0; i < keys; i++) sum[r][i] = _mm256_fmadd_ps(x, key[i], sum[r][i]);
+        }
+    }
+    if (d >= padded) return;
+    for (int i = 0; i < keys; i++) { /* the padded step: what lies behind the end is +0 */
+        __m256 key = widen_at(codec, k[i], d / W, dim);
+        for (int r = 0; r < rows; r++)
+            sum[r][i] =
+                _mm256_fmadd_ps(_mm256_load_ps(q + (size_t)r * padded + d), key, sum[r][i]);
+    }
+}
+
+/* The pairs (i, i+8) of `keys` positions from `at` on. */
+INLINE void few_pairs(const uint32_t codec, const int rows, const int keys, const int at,
+                      const sheaf__attn_split *in, const float *q,
+                      const unsigned char *const k[8], __m256 pairs[4][8])
+{
+    __m256 sum[4][3];
+    few_lanes(codec, rows, keys, 0, in, q, k + at, sum);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < keys; i++) pairs[r][at + i] = sum[r][i];
+    few_lanes(codec, rows, keys, 1, in, q, k + at, sum);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < keys; i++)
+            pairs[r][at + i] = _mm256_add_ps(pairs[r][at + i], sum[r][i]);
+}
+
+/* Scores of eight positions for `rows` query rows. s: [rows, SPLIT] from the first position */
 INLINE void few_scores8(const uint32_t codec, const int rows, const sheaf__attn_split *in,
                         const float *q, const unsigned char *const k[8], float *s)
 {
-    const uint32_t dim = in->key_dim, padded = sheaf__attn_padded(dim);
     __m256 pairs[4][8];
-    for (int i = 0; i < 8; i++) {
-        __m256 low[4], high[4];
-        for (int r = 0; r < rows; r++) low[r] = high[r] = _mm256_setzero_ps();
-        uint32_t d = 0;
-        for (; d + 16 <= dim; d += 16) {
-            const unsigned char *p = k[i] + (size_t)d * sheaf__attn_number_bytes(codec);
-            __m256 k0 = widen8(codec, p);
-            __m256 k1 = widen8(codec, p + (size_t)W * sheaf__attn_number_bytes(codec));
-            for (int r = 0; r < rows; r++) {
-                const float *x = q + (size_t)r * padded + d;
-                low[r] = _mm256_fmadd_ps(_mm256_load_ps(x), k0, low[r]);
-                high[r] = _mm256_fmadd_ps(_mm256_load_ps(x + W), k1, high[r]);
-            }
-        }
-        if (d < dim) {
-            __m256 k0 = widen_at(codec, k[i], d / W, dim);
-            __m256 k1 = widen_at(codec, k[i], d / W + 1, dim);
-            for (int r = 0; r < rows; r++) {
-                const float *x = q + (size_t)r * padded + d;
-                low[r] = _mm256_fmadd_ps(_mm256_load_ps(x), k0, low[r]);
-                high[r] = _mm256_fmadd_ps(_mm256_load_ps(x + W), k1, high[r]);
-            }
-        }
-        for (int r = 0; r < rows; r++) pairs[r][i] = _mm256_add_ps(low[r], high[r]);
-    }
+    few_pairs(codec, rows, 3, 0, in, q, k, pairs);
+    few_pairs(codec, rows, 3, 3, in, q, k, pairs);
+    few_pairs(codec, rows, 2, 6, in, q, k, pairs);
     __m256 scale = _mm256_set1_ps(in->scale);
     for (int r = 0; r < rows; r++)
         _mm256_store_ps(s + (size_t)r * SPLIT, _mm256_mul_ps(trees8(pairs[r]), scale));
