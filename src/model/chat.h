@@ -8,24 +8,37 @@
 
 #include "model/tokenizer.h"
 
-enum { SHEAF__CHAT_NONE = 0, SHEAF__CHAT_CHATML = 1, SHEAF__CHAT_LLAMA3 = 2 };
+enum {
+    SHEAF__CHAT_NONE = 0,
+    SHEAF__CHAT_CHATML = 1,
+    SHEAF__CHAT_LLAMA3 = 2,
+    SHEAF__CHAT_QWEN3 = 3,  /* ChatML that keeps the reasoning of the last answer only */
+    SHEAF__CHAT_LLAMA31 = 4 /* Llama 3 with a system block that always says two dates */
+};
 
 typedef struct sheaf__message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;
 } sheaf__message;
 
-/* The family that DIR's tokenizer_config.json (or chat_template.jinja) holds. SHEAF_MISS: no template.
+/* The family of DIR's chat_template.jinja, or else of the chat_template in its
+ * tokenizer_config.json (a text, or a list of named ones: "default"). SHEAF_MISS: no template.
  * SHEAF_E_ARCH: one not known here; the sentence names --chat-template. SHEAF_E_IO, SHEAF_E_FORMAT. */
 sheaf_status sheaf__chat_detect(const char *dir, uint32_t *family, sheaf_error *err);
 
-/* A family by name: "chatml", "llama3". SHEAF_E_USAGE: the sentence lists the names. */
+/* The same for the text of a template. */
+sheaf_status sheaf__chat_recognise(const char *template_text, uint32_t *family,
+                                   sheaf_error *err);
+
+/* A family by name: "chatml", "llama3", "qwen3", "llama3.1". SHEAF_E_USAGE: the sentence lists the names. */
 sheaf_status sheaf__chat_from_name(const char *name, uint32_t *family, sheaf_error *err);
 const char *sheaf__chat_name(uint32_t family);
 
 /* Appends the rendered conversation; with `generate` also the opening of the assistant's answer.
- * SHEAF_E_CONFIG: a role the family does not have. Special tokens are written as text, to be encoded
- * with SHEAF__ENCODE_PLAIN. */
+ * SHEAF_E_CONFIG: a role the family does not have; nothing was appended. Special tokens are written
+ * as text, the one that begins a text included, so encode with SHEAF__ENCODE_PLAIN: what the
+ * post-processor adds would stand there twice. Llama 3.1's date of today is "26 Jul 2024", which its
+ * template takes where it is told none: the same tokens every day. */
 sheaf_status sheaf__chat_render(uint32_t family, const sheaf__message *messages, uint32_t n,
                                 bool generate, sheaf__text *out, sheaf_error *err);
 
