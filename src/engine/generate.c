@@ -2,13 +2,13 @@
  *
  * A decode step has four parts, in this order:
  *
- *   pick     the next token of each unfinished answer: a function of its logits and position alone
+ *   pick     the next token of each unfinished answer, by its logits and position alone
  *   reserve  a position for each token that has to be run: all, or the step ends here unseen
  *   publish  tokens into the answers, to the callback; ends what is to end
  *   run      one ragged batch of the rest, whose positions are committed
  *
- * Since picking depends on nothing that is drawn before, a step that found no room can be taken up
- * again later and picks the same.
+ * Since picking depends on nothing that is drawn before, a step that found no room can be taken
+ * up again later and picks the same.
  */
 #include "engine/generate.h"
 
@@ -21,7 +21,7 @@
     32 /* must match sheaf_pool_options: the dense form has no pool to ask */
 #define RANDOM_PREFIX "random:"
 
-/* ---- opening ------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------- */
 
 static bool is_random(const char *path)
 {
@@ -169,7 +169,7 @@ sheaf_status sheaf__model_new_kv(sheaf__model *model, sheaf__kv *out)
     return SHEAF_OK;
 }
 
-/* ---- prefill ------------------------------------------------------------------------------- */
+/* ---- prefill ----------------------------------------------------------------------------- */
 
 /* Reserves, runs and commits one chunk; on failure the cache is as before. */
 static sheaf_status run_chunk(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
@@ -221,7 +221,7 @@ sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int3
     return SHEAF_OK;
 }
 
-/* ---- decode -------------------------------------------------------------------------------- */
+/* ---- decode ------------------------------------------------------------------------------ */
 
 /* One call's scratch memory, and the step it is at. */
 typedef struct decoding {

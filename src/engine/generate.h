@@ -1,7 +1,8 @@
 /* engine/generate.h - a loaded model, and answers out of it.
  *
- * Owns: all that belongs to one open model (config, weights, tokenizer, pool, forward pass), prompts
- * prefilled in chunks, and a batch of answers decoded together. Does not own: queues, sockets.
+ * Owns: all that belongs to one open model (config, weights, tokenizer, pool, forward pass),
+ * prompts prefilled in chunks, and a batch of answers decoded together. Does not own: queues,
+ * sockets.
  *
  *     st = sheaf__model_open("DIR", &o, &model, &err);
  *     st = sheaf__model_new_kv(model, &kv);
@@ -47,10 +48,12 @@ typedef struct sheaf__model {
     sheaf_layer *layers;          /* [config.n_layers] */
 } sheaf__model;
 
-/* path: a Hugging Face directory, or "random:..." (which has the byte tokenizer). `options` may be null.
- * SHEAF_E_CONTEXT: ctx_size beyond what the model allows. SHEAF_E_UNSUPPORTED: the processor lacks `isa`.
- * SHEAF_E_INVALID: an unknown backend or path. Else as the parts say (model/config.h, model/weights.h,
- * model/tokenizer.h, sheaf/pool.h, sheaf/status.h). */
+/* path: a Hugging Face directory, or "random:..." (which has the byte tokenizer). `options` may
+ * be null.
+ * SHEAF_E_CONTEXT: ctx_size beyond what the model allows. SHEAF_E_UNSUPPORTED: the processor
+ * lacks `isa`.
+ * SHEAF_E_INVALID: an unknown backend or path. Else as the parts say (model/config.h,
+ * model/weights.h, model/tokenizer.h, sheaf/pool.h, sheaf/status.h). */
 sheaf_status sheaf__model_open(const char *path, const sheaf__model_options *options,
                                sheaf__model **out, sheaf_error *err);
 
@@ -62,7 +65,8 @@ sheaf_status sheaf__model_new_kv(sheaf__model *model, sheaf__kv *out);
 
 /* Runs n >= 1 tokens through the network in chunks of prefill_chunk, each reserved, written and
  * committed. logits: [vocab] of the last token, or null. `err` may be null.
- * SHEAF_E_CONTEXT: beyond ctx_size; SHEAF_E_INVALID: no token, or one outside the vocabulary: nothing run.
+ * SHEAF_E_CONTEXT: beyond ctx_size; SHEAF_E_INVALID: no token, or one outside the vocabulary:
+ * nothing run.
  * SHEAF_FULL, SHEAF_E_NO_MEMORY, SHEAF_E_NONFINITE: the chunks before the failing one stay. */
 sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
                                   uint32_t n, float *logits, sheaf_error *err);
@@ -74,7 +78,8 @@ enum {
     SHEAF__FINISH_CANCELLED = 3
 };
 
-/* One answer of a batch. The caller sets the first five, and zeroes the rest before the first call. */
+/* One answer of a batch. The caller sets the first five, and zeroes the rest before the first
+ * call. */
 typedef struct sheaf__answer {
     sheaf__kv *kv; /* holds the prompt */
     sheaf__sampler *sampler;
@@ -86,16 +91,18 @@ typedef struct sheaf__answer {
     uint32_t finish;   /* SHEAF__FINISH_... */
 } sheaf__answer;
 
-/* Called after each token of each answer (not for the one that ends it); non-zero ends that answer. */
+/* Called after each token of each answer (not for the one that ends it); non-zero ends that
+ * answer. */
 typedef int sheaf__token_fn(void *ctx, uint32_t answer, int32_t token);
 
-/* Decodes all answers together, one ragged batch a step, until each is finished. on_token may be null.
- * An answer ends with STOP at a token that ends the text, LENGTH at max_tokens or when its cache has
- * ctx_size positions, CANCELLED by on_token. Those that are finished on entry are left alone.
- * A step is reserved as a whole before anything of it is seen: on SHEAF_FULL (and when the reservation
- * fails otherwise) every answer and cache is as after the step before, and a later call goes on from
- * there with the same tokens. On any other failure of a step the caches are as before it, and the answers
- * may hold a last token that was not run. SHEAF_E_INVALID: two answers with one cache, an empty cache. */
+/* Decodes all answers together, one ragged batch a step, until each is finished. on_token may
+ * be null. An answer ends with STOP at a token that ends the text, LENGTH at max_tokens or when
+ * its cache has ctx_size positions, CANCELLED by on_token. Those that are finished on entry are
+ * left alone. A step is reserved as a whole before anything of it is seen: on SHEAF_FULL (and
+ * when the reservation fails otherwise) every answer and cache is as after the step before, and
+ * a later call goes on from there with the same tokens. On any other failure of a step the
+ * caches are as before it, and the answers may hold a last token that was not run.
+ * SHEAF_E_INVALID: two answers with one cache, an empty cache. */
 sheaf_status sheaf__model_decode(sheaf__model *model, sheaf__answer *answers, uint32_t n,
                                  sheaf__token_fn *on_token, void *ctx, sheaf_error *err);
 

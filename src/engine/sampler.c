@@ -1,11 +1,12 @@
 /* engine/sampler.c - from logits to a token.
  *
- * Candidates are ranked by one integer each, the rank: the logit's bits, turned so that they order
- * as the numbers do, above the id's complement; a larger rank is a better candidate and no two are
- * equal. All filters keep a run from the top of that ranking, so what is left is told by the rank of
- * its last member alone, the cutoff: no list of survivors is needed, and sums can run over ascending
- * ids, which is an order that no sorting touches. Ranking itself is by a heap that is popped only as
- * far as a filter has to look: top-p of a sure model looks at a few tokens, not at the vocabulary.
+ * Candidates are ranked by one integer each, the rank: the logit's bits, turned so that they
+ * order as the numbers do, above the id's complement; a larger rank is a better candidate and
+ * no two are equal. All filters keep a run from the top of that ranking, so what is left is
+ * told by the rank of its last member alone, the cutoff: no list of survivors is needed, and
+ * sums can run over ascending ids, which is an order that no sorting touches. Ranking itself is
+ * by a heap that is popped only as far as a filter has to look: top-p of a sure model looks at
+ * a few tokens, not at the vocabulary.
  */
 #include "engine/sampler.h"
 
@@ -32,8 +33,8 @@ struct sheaf__sampler {
 
 #define KEEP_ALL 0 /* the cutoff below all ranks */
 
-/* The loop over the vocabulary is four times as fast with fused multiply-add in line; models are
- * opened only on processors that have it (base/isa.c). */
+/* The loop over the vocabulary is four times as fast with fused multiply-add in line; models
+ * are opened only on processors that have it (base/isa.c). */
 #if defined(__x86_64__)
 #    define WITH_FMA __attribute__((target("fma")))
 #else
@@ -56,7 +57,7 @@ void sheaf__philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------- */
 
 static bool options_valid(const sheaf__sampler_options *o)
 {
@@ -91,7 +92,7 @@ void sheaf__sampler_destroy(sheaf__sampler *s)
     sheaf__memory_free(s->memory, s, 1, sizeof *s);
 }
 
-/* ---- ranking ------------------------------------------------------------------------------- */
+/* ---- ranking ----------------------------------------------------------------------------- */
 
 static inline uint64_t rank_of(const float *logits, uint32_t id)
 {
@@ -146,7 +147,7 @@ static uint32_t find_largest(const float *logits, uint32_t n)
     return best;
 }
 
-/* ---- filters ------------------------------------------------------------------------------- */
+/* ---- filters ----------------------------------------------------------------------------- */
 
 static uint64_t keep_top_k(sheaf__sampler *s, const float *logits)
 {
@@ -196,7 +197,7 @@ static double narrow(sheaf__sampler *s, const float *logits, uint64_t cutoff)
     return sum;
 }
 
-/* ---- drawing ------------------------------------------------------------------------------- */
+/* ---- drawing ----------------------------------------------------------------------------- */
 
 /* A number in [0, 1), of 53 bits. */
 static double draw_unit(const sheaf__sampler_options *o, uint32_t position)

@@ -1,8 +1,8 @@
 /* engine/sampler.h - from logits to a token.
  *
  * Owns: temperature, top-k, top-p, min-p and the random numbers. The generator is counter-based
- * (Philox 4x32-10), keyed by seed and choice, its counter the position: what is drawn depends on
- * nothing that ran before.
+ * (Philox 4x32-10), keyed by seed and choice, its counter the position: what is drawn depends
+ * on nothing that ran before.
  */
 #ifndef SHEAF_ENGINE_SAMPLER_H
 #define SHEAF_ENGINE_SAMPLER_H
@@ -26,9 +26,10 @@ sheaf_status sheaf__sampler_create(const sheaf__sampler_options *options, uint32
                                    sheaf__memory *memory, sheaf__sampler **out);
 void sheaf__sampler_destroy(sheaf__sampler *s);
 
-/* The token after position `position` (that of the last token in the sequence). logits: [vocab], finite.
- * Order: top-k, temperature, top-p, min-p, draw. Allocates nothing. Candidates are ranked by logit,
- * equal ones by id; each filter keeps a run from the top of that ranking, never less than one:
+/* The token after position `position` (that of the last token in the sequence). logits:
+ * [vocab], finite. Order: top-k, temperature, top-p, min-p, draw. Allocates nothing. Candidates
+ * are ranked by logit, equal ones by id; each filter keeps a run from the top of that ranking,
+ * never less than one:
  *   top-k  the first k
  *   top-p  the fewest whose probabilities sum to at least top_p
  *   min-p  those at least min_p times as probable as the first
@@ -36,7 +37,8 @@ void sheaf__sampler_destroy(sheaf__sampler *s);
  * ascending ids, so the same token comes out on every machine. */
 int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position);
 
-/* Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3). */
+/* Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1,
+ * 2, 3). */
 void sheaf__philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 #endif

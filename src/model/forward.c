@@ -1,8 +1,8 @@
 /* model/forward.c - one step of the network over a ragged batch.
  *
- * The batch is m rows, item after item, each item's tokens in order. All that works on rows alone
- * (norms, products, rotation, gating) sees m rows and no items; only the caches and attention
- * know where one sequence ends. The workspace is one allocation for so many rows:
+ * The batch is m rows, item after item, each item's tokens in order. All that works on rows
+ * alone (norms, products, rotation, gating) sees m rows and no items; only the caches and
+ * attention know where one sequence ends. The workspace is one allocation for so many rows:
  *
  *     x        [m, hidden]                  the residual stream
  *     h        [m, hidden]                  x normed: what products read
@@ -12,9 +12,9 @@
  *     gate, up [m, intermediate]
  *     y        [m, hidden]                  what a block adds to x
  *
- * It grows when a run has more rows than any before, and so do the buffers of the matrix products,
- * the attention plans and the rope tables: before anything is written, so that nothing can run out
- * of memory half way.
+ * It grows when a run has more rows than any before, and so do the buffers of the matrix
+ * products, the attention plans and the rope tables: before anything is written, so that
+ * nothing can run out of memory half way.
  */
 #include "model/forward.h"
 
@@ -88,7 +88,7 @@ static uint32_t kv_width(const sheaf__config *c)
     return c->n_kv_heads * c->head_dim;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------- */
 
 void sheaf__forward_layout(const sheaf__config *config, uint32_t codec_k, uint32_t codec_v,
                            sheaf_layer *layers)
@@ -159,7 +159,7 @@ sheaf_status sheaf__forward_create(const sheaf__config *config, const sheaf__wei
     return SHEAF_OK;
 }
 
-/* ---- the workspace ------------------------------------------------------------------------- */
+/* ---- the workspace ----------------------------------------------------------------------- */
 
 /* Numbers of the workspace that belong to one row. */
 static uint64_t numbers_per_row(const sheaf__config *c)
@@ -246,7 +246,7 @@ void sheaf__forward_destroy(sheaf__forward *fwd)
     sheaf__memory_free(memory, fwd, 1, sizeof *fwd);
 }
 
-/* ---- before the first write ---------------------------------------------------------------- */
+/* ---- before the first write -------------------------------------------------------------- */
 
 static sheaf_status check_item(const step *s, uint32_t i, uint64_t *end)
 {
@@ -330,7 +330,7 @@ static void lay_out_rows(const step *s)
     }
 }
 
-/* ---- row-wise work, dealt to the threads ---------------------------------------------------- */
+/* ---- row-wise work, dealt to the threads ------------------------------------------------- */
 
 typedef void row_fn(step *s, uint32_t row);
 
@@ -449,7 +449,7 @@ static void check_logits_row(step *s, uint32_t i)
         atomic_store_explicit(&s->nonfinite, true, memory_order_relaxed);
 }
 
-/* ---- the network --------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------- */
 
 /* y[m, w->n] = x[m, w->k] times w transposed, rows close together. */
 static sheaf_status product(const step *s, const sheaf__matrix *w, const float *x, uint32_t m,

@@ -1,14 +1,14 @@
 /* model/forward.h - one step of the network over a ragged batch.
  *
- * Owns: the activations' workspace, the rope tables, the attention plans (one a window), the order of
- * layers. Does not own: weights, caches, requests.
+ * Owns: the activations' workspace, the rope tables, the attention plans (one a window), the
+ * order of layers. Does not own: weights, caches, requests.
  *
- *     st = sheaf__kv_extend(items[i].kv, items[i].n_tokens), for each          // reserved before
+ *     st = sheaf__kv_extend(items[i].kv, items[i].n_tokens), for each       // reserved before
  *     st = sheaf__forward_run(fwd, items, n_items, logits);                    // written
  *     st = sheaf__kv_commit(items[i].kv, items[i].n_tokens, items[i].tokens)   // by the caller
  *
- * A row's logits are a function of its sequence's tokens alone, to the bit: not of the batch, the
- * chunks, the threads, the backend or the path.
+ * A row's logits are a function of its sequence's tokens alone, to the bit: not of the batch,
+ * the chunks, the threads, the backend or the path.
  */
 #ifndef SHEAF_MODEL_FORWARD_H
 #define SHEAF_MODEL_FORWARD_H
@@ -35,8 +35,8 @@ typedef struct sheaf__forward_item {
 } sheaf__forward_item;
 
 /* `config` is copied; `weights` and the threads must outlive it.
- * SHEAF_E_UNSUPPORTED: the processor lacks `isa`. SHEAF_E_LAYOUT: more than SHEAF_MAX_GROUPS distinct
- * windows. SHEAF_E_INVALID, SHEAF_E_NO_MEMORY. */
+ * SHEAF_E_UNSUPPORTED: the processor lacks `isa`. SHEAF_E_LAYOUT: more than SHEAF_MAX_GROUPS
+ * distinct windows. SHEAF_E_INVALID, SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__forward_create(const sheaf__config *config, const sheaf__weights *weights,
                                    const sheaf__forward_options *options, sheaf__forward **out);
 void sheaf__forward_destroy(sheaf__forward *fwd);
@@ -45,15 +45,16 @@ void sheaf__forward_destroy(sheaf__forward *fwd);
 void sheaf__forward_layout(const sheaf__config *config, uint32_t codec_k, uint32_t codec_v,
                            sheaf_layer *layers);
 
-/* Runs the items' tokens through the network; their K and V are written, not committed. Items may share
- * blocks (forks), but each has a cache of its own.
+/* Runs the items' tokens through the network; their K and V are written, not committed. Items
+ * may share blocks (forks), but each has a cache of its own.
  *   logits: [sum of n_logits, vocab] f32, in item order; may be null when none is wanted
- * On any failure the caller drops the reservations (sheaf__kv_commit of 0): every sequence is as
- * before. What can be refused is refused before anything is written:
- * SHEAF_E_INVALID: a token outside the vocabulary, an empty item, one cache named twice. SHEAF_E_CONTEXT:
- * a position beyond max_positions. SHEAF_E_RANGE: not reserved. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW.
- * Only then: SHEAF_E_NONFINITE: a logit. Buffers grow at the beginning of a run that is larger than those
- * before it; a run like the last one allocates nothing. */
+ * On any failure the caller drops the reservations (sheaf__kv_commit of 0): every sequence is
+ * as before. What can be refused is refused before anything is written:
+ * SHEAF_E_INVALID: a token outside the vocabulary, an empty item, one cache named twice.
+ * SHEAF_E_CONTEXT: a position beyond max_positions. SHEAF_E_RANGE: not reserved.
+ * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW. Only then: SHEAF_E_NONFINITE: a logit. Buffers grow at
+ * the beginning of a run that is larger than those before it; a run like the last one allocates
+ * nothing. */
 sheaf_status sheaf__forward_run(sheaf__forward *fwd, const sheaf__forward_item *items,
                                 uint32_t n_items, float *logits);
 

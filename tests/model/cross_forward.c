@@ -1,7 +1,7 @@
 /* tests/model/cross_forward.c - whole models give the same bits on every instruction set.
  *
- * Scalar, AVX2, AVX-512 and NEON, as far as the processor has them: logits of every position by memcmp,
- * prefill and decode, all codecs, paged and dense, fused and gathered.
+ * Scalar, AVX2, AVX-512 and NEON, as far as the processor has them: logits of every position by
+ * memcmp, prefill and decode, all codecs, paged and dense, fused and gathered.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* tests/model/gold_demo.c - trained models against their references, f32 weights and f32 KV.
  *
- *  - models/sheaf-demo/golden.jsonl: 20 prompts of 5 to 5,940 ids: ten highest logits of the last
+ *  - models/sheaf-demo/golden.jsonl: 20 prompts of 5 to 5,940 ids: highest logits of the last
  *    position, and 32 greedy tokens (transformers, f32; the weights are bf16, widened exactly)
- *  - ../shared/models/goldens.json: TinyStories-656K, not in the repository: skipped where absent
+ *  - ../shared/models/goldens.json: TinyStories-656K, not in the repository: skipped if absent
  */
 #include <setjmp.h>
 #include <stdarg.h>

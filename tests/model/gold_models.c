@@ -1,7 +1,9 @@
-/* tests/model/gold_models.c - the fixtures' logits and continuations, as transformers computed them.
+/* tests/model/gold_models.c - the fixtures' logits and continuations, as transformers computed
+ * them.
  *
- * tests/data/fixtures: five prompts of 1, 7, 33, 120 and 300 ids each, logits of the last position in f32, and
- * 16 greedy tokens (tests/data/README.md). Both styles of config.json are read.
+ * tests/data/fixtures: five prompts of 1, 7, 33, 120 and 300 ids each, logits of the last
+ * position in f32, and 16 greedy tokens (tests/data/README.md). Both styles of config.json are
+ * read.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* tests/model/oom_forward.c - a forward pass whose Nth allocation fails.
  *
- * For every N, alone and from N on: create, reserve, run, commit; the fault is SHEAF_E_NO_MEMORY, the
- * cache is as before, nothing leaks, and once memory is back the same call gives the right bits.
+ * For every N, alone and from N on: create, reserve, run, commit; the fault is
+ * SHEAF_E_NO_MEMORY, the cache is as before, nothing leaks, and once memory is back the same
+ * call gives the right bits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,7 +68,8 @@ static sheaf_status run_steps(scene *s, sheaf__forward *forward, sheaf__kv *kv, 
     return SHEAF_OK;
 }
 
-/* Everything once under the plan; what failed is done again with memory. Returns whether any did. */
+/* Everything once under the plan; what failed is done again with memory. Returns whether any
+ * did. */
 static bool play(scene *s, uint32_t backend)
 {
     sheaf__memory memory;

@@ -23,7 +23,7 @@ static void must(sheaf_status st, const char *what, const sheaf_error *err)
     fail();
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------- */
 
 static void open_pool(rig *r)
 {
@@ -85,7 +85,7 @@ sheaf__kv rig_kv(rig *r)
     return kv;
 }
 
-/* ---- running ------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------- */
 
 static void run_chunk(rig *r, sheaf__kv *kv, const int32_t *tokens, uint32_t n,
                       uint32_t n_logits, float *logits)
@@ -142,7 +142,7 @@ double rig_error(const float *a, const float *b, uint32_t n)
     return __builtin_sqrt(difference / norm);
 }
 
-/* ---- reference files ----------------------------------------------------------------------- */
+/* ---- reference files --------------------------------------------------------------------- */
 
 /* Line `index` of a file of JSON lines, parsed. */
 static json_t *load_line(const char *path, uint32_t index)

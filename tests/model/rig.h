@@ -1,7 +1,8 @@
 /* tests/model/rig.h - a model, a cache backend and a forward pass, put together for tests.
  *
- * All failures are failed assertions of the running case. Options that are zero mean: one thread,
- * the best instruction set, fused attention, paged, f32, the pool's default block and slab.
+ * All failures are failed assertions of the running case. Options that are zero mean: one
+ * thread, the best instruction set, fused attention, paged, f32, the pool's default block and
+ * slab.
  */
 #ifndef SHEAF_TESTS_RIG_H
 #define SHEAF_TESTS_RIG_H
@@ -36,8 +37,8 @@ void rig_close(rig *r);
 
 sheaf__kv rig_kv(rig *r);
 
-/* Runs `tokens` in chunks (0: all at once) and commits them. logits: [n, vocab] of every position,
- * or null. */
+/* Runs `tokens` in chunks (0: all at once) and commits them. logits: [n, vocab] of every
+ * position, or null. */
 void rig_feed(rig *r, sheaf__kv *kv, const int32_t *tokens, uint32_t n, uint32_t chunk,
               float *logits);
 
@@ -52,15 +53,15 @@ int32_t rig_argmax(const float *x, uint32_t n);
 /* Norm of the difference over the norm of `b`. */
 double rig_error(const float *a, const float *b, uint32_t n);
 
-/* ---- reference files ---------------------------------------------------------------------- */
+/* ---- reference files --------------------------------------------------------------------- */
 
 typedef struct rig_ids {
     int32_t *data;
     uint32_t n;
 } rig_ids;
 
-/* The ids of the prompt number `index`: of DIR/golden.json (its "prompts"), or where that does not exist of
- * DIR/golden.jsonl (a prompt a line). At most `limit`; free with free(data). */
+/* The ids of the prompt number `index`: of DIR/golden.json (its "prompts"), or where that does
+ * not exist of DIR/golden.jsonl (a prompt a line). At most `limit`; free with free(data). */
 rig_ids rig_prompt(const char *dir, uint32_t index, uint32_t limit);
 
 #endif

@@ -1,4 +1,5 @@
-/* tests/model/test_forward.c - what a forward pass refuses, what it leaves, and what it allocates. */
+/* tests/model/test_forward.c - what a forward pass refuses, what it leaves, and what it
+ * allocates. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -18,7 +19,7 @@
 static const int32_t some_tokens[PROMPT] = {5,   9, 200, 17, 33, 4,   77,
                                             150, 6, 12,  9,  9,  300, 45};
 
-/* ---- refusals ------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------- */
 
 static void expect_refusal(rig *r, const sheaf__forward_item *items, uint32_t n_items,
                            sheaf_status wanted)
@@ -104,7 +105,7 @@ static void positions_beyond_the_context_are_refused(void **state)
     rig_close(&r);
 }
 
-/* ---- results that are not finite ------------------------------------------------------------- */
+/* ---- results that are not finite --------------------------------------------------------- */
 
 static void a_logit_that_is_not_finite_is_a_fault_and_harms_nothing(void **state)
 {
@@ -141,7 +142,7 @@ static void a_logit_that_is_not_finite_is_a_fault_and_harms_nothing(void **state
     rig_close(&r);
 }
 
-/* ---- which logits ------------------------------------------------------------------------------ */
+/* ---- which logits ------------------------------------------------------------------------ */
 
 static void logits_come_in_item_order_for_the_last_tokens_only(void **state)
 {
@@ -178,7 +179,7 @@ static void the_layout_repeats_the_config(void **state)
     assert_int_equal(layers[0].window, 0);
 }
 
-/* ---- steady state ------------------------------------------------------------------------------ */
+/* ---- steady state ------------------------------------------------------------------------ */
 
 static uint64_t n_allocations;
 
