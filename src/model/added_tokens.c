@@ -66,8 +66,8 @@ void sheaf__added_sort(sheaf__added_set *set)
     }
 }
 
-/* Narrows [*low, *high), all of which share `depth` bytes with the text, to those whose next byte
- * is `byte`. One that has no next byte comes first and is left behind. */
+/* Narrows [*low, *high), all of which share `depth` bytes with the text, to those whose next
+ * byte is `byte`. One that has no next byte comes first and is left behind. */
 static void narrow(const sheaf__added_set *set, uint32_t depth, unsigned char byte,
                    uint64_t *low, uint64_t *high)
 {
@@ -103,8 +103,8 @@ static const sheaf__added *longest_at(const sheaf__added_set *set, const char *t
     return found;
 }
 
-/* Unicode's \w: alphabetic, marks, decimal digits, connectors and the two joiners. Alphabetic adds
- * to letters and letter numbers only marks and the circled letters below. */
+/* Unicode's \w: alphabetic, marks, decimal digits, connectors and the two joiners. Alphabetic
+ * adds to letters and letter numbers only marks and the circled letters below. */
 static bool is_word(uint32_t code)
 {
     switch (utf8proc_category((utf8proc_int32_t)code)) {

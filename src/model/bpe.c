@@ -1,10 +1,10 @@
 /* model/bpe.c - byte-pair merges of one piece of text.
  *
- * The piece starts as one symbol a character (or byte), in a doubly linked list over an array. A
- * heap holds the merges that neighbours allow, lowest rank first, then leftmost. A merge taken from
- * the heap may have been overtaken: it counts only if the two symbols now at its place still merge
- * into the same token. Each merge removes a symbol and adds at most two candidates, so a piece of
- * n characters costs O(n log n), whatever its content.
+ * The piece starts as one symbol a character (or byte), in a doubly linked list over an array.
+ * A heap holds the merges that neighbours allow, lowest rank first, then leftmost. A merge
+ * taken from the heap may have been overtaken: it counts only if the two symbols now at its
+ * place still merge into the same token. Each merge removes a symbol and adds at most two
+ * candidates, so a piece of n characters costs O(n log n), whatever its content.
  */
 #include <string.h>
 
@@ -102,7 +102,7 @@ static sheaf_status push_symbols(sheaf__encoding *enc, const char *piece, uint64
     return SHEAF_OK;
 }
 
-/* ---- heap: four children to a node, which lie in one or two cache lines -------------------- */
+/* ---- heap: four children to a node, which lie in one or two cache lines ----------------- */
 
 static void sift_down(sheaf__candidate *heap, uint64_t n, uint64_t at)
 {

@@ -1,9 +1,9 @@
 /* model/chat.c - the known chat templates, written out, and how each is recognised.
  *
- * A template is a program in Jinja. Those below are told apart by what only they contain, and one
- * that contains something which none of them does (a system message of its own, trimming, other
- * reasoning) is not taken for its nearest relative: a model answers worse to a prompt that is nearly
- * right, and nobody would notice.
+ * A template is a program in Jinja. Those below are told apart by what only they contain, and
+ * one that contains something which none of them does (a system message of its own, trimming,
+ * other reasoning) is not taken for its nearest relative: a model answers worse to a prompt
+ * that is nearly right, and nobody would notice.
  */
 #include "model/chat.h"
 
@@ -43,15 +43,15 @@ const char *sheaf__chat_name(uint32_t family)
     return family < N_FAMILIES ? family_names[family] : family_names[0];
 }
 
-/* ---- recognising ----------------------------------------------------------------------------- */
+/* ---- recognising ------------------------------------------------------------------------ */
 
 static bool has(const char *text, const char *part)
 {
     return strstr(text, part) != NULL;
 }
 
-/* Whether the template writes a system message of its own: text right after the role's line break,
- * which stands in the template as such or as an escape. */
+/* Whether the template writes a system message of its own: text right after the role's line
+ * break, which stands in the template as such or as an escape. */
 static bool has_own_system(const char *text)
 {
     static const char opening[] = IM_START "system";
@@ -173,7 +173,7 @@ sheaf_status sheaf__chat_detect(const char *dir, uint32_t *family, sheaf_error *
     return status;
 }
 
-/* ---- rendering ------------------------------------------------------------------------------- */
+/* ---- rendering -------------------------------------------------------------------------- */
 
 /* A stretch of a message. */
 typedef struct part {
@@ -299,8 +299,8 @@ static sheaf_status render_llama3(const char *role, part content, sheaf__text *o
     return put(out, whole("<|eot_id|>"));
 }
 
-/* The block that opens every conversation of Llama 3.1; the first message's text when that is the
- * system's. */
+/* The block that opens every conversation of Llama 3.1; the first message's text when that is
+ * the system's. */
 static sheaf_status render_dates(const sheaf__message *system, sheaf__text *out)
 {
     SHEAF__TRY(put(out, whole(START_HEADER "system" END_HEADER

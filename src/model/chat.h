@@ -1,7 +1,8 @@
 /* model/chat.h - messages to the text a model was trained on.
  *
- * Owns: the families of chat template known here and how each renders; recognising the family from
- * tokenizer_config.json. Does not own: a template language; an unknown template is refused.
+ * Owns: the families of chat template known here and how each renders; recognising the family
+ * from tokenizer_config.json. Does not own: a template language; an unknown template is
+ * refused.
  */
 #ifndef SHEAF_MODEL_CHAT_H
 #define SHEAF_MODEL_CHAT_H
@@ -23,22 +24,24 @@ typedef struct sheaf__message {
 
 /* The family of DIR's chat_template.jinja, or else of the chat_template in its
  * tokenizer_config.json (a text, or a list of named ones: "default"). SHEAF_MISS: no template.
- * SHEAF_E_ARCH: one not known here; the sentence names --chat-template. SHEAF_E_IO, SHEAF_E_FORMAT. */
+ * SHEAF_E_ARCH: one not known here; the sentence names --chat-template. SHEAF_E_IO,
+ * SHEAF_E_FORMAT. */
 sheaf_status sheaf__chat_detect(const char *dir, uint32_t *family, sheaf_error *err);
 
 /* The same for the text of a template. */
 sheaf_status sheaf__chat_recognise(const char *template_text, uint32_t *family,
                                    sheaf_error *err);
 
-/* A family by name: "chatml", "llama3", "qwen3", "llama3.1". SHEAF_E_USAGE: the sentence lists the names. */
+/* A family by name: "chatml", "llama3", "qwen3", "llama3.1". SHEAF_E_USAGE: the sentence lists
+ * the names. */
 sheaf_status sheaf__chat_from_name(const char *name, uint32_t *family, sheaf_error *err);
 const char *sheaf__chat_name(uint32_t family);
 
-/* Appends the rendered conversation; with `generate` also the opening of the assistant's answer.
- * SHEAF_E_CONFIG: a role the family does not have; nothing was appended. Special tokens are written
- * as text, the one that begins a text included, so encode with SHEAF__ENCODE_PLAIN: what the
- * post-processor adds would stand there twice. Llama 3.1's date of today is "26 Jul 2024", which its
- * template takes where it is told none: the same tokens every day. */
+/* Appends the rendered conversation; with `generate` also the opening of the assistant's
+ * answer. SHEAF_E_CONFIG: a role the family does not have; nothing was appended. Special tokens
+ * are written as text, the one that begins a text included, so encode with SHEAF__ENCODE_PLAIN:
+ * what the post-processor adds would stand there twice. Llama 3.1's date of today is "26 Jul
+ * 2024", which its template takes where it is told none: the same tokens every day. */
 sheaf_status sheaf__chat_render(uint32_t family, const sheaf__message *messages, uint32_t n,
                                 bool generate, sheaf__text *out, sheaf_error *err);
 

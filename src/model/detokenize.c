@@ -1,13 +1,13 @@
 /* model/detokenize.c - from ids to text, whole and streamed: one machine for both.
  *
- * The decoders of tokenizer.json come down to what each token's text is, worked out at load, and
- * one of three ways to join them:
+ * The decoders of tokenizer.json come down to what each token's text is, worked out at load,
+ * and one of three ways to join them:
  *
  *   byte level   the bytes of all tokens are one text; an ill-formed part becomes U+FFFD. Held
  *                back: up to 3 bytes of a character not complete yet.
- *   pieces       texts, and runs of byte tokens. A run that is well-formed as a whole is text; in
- *                one that is not, every byte is U+FFFD, also those before the fault. So a run is
- *                held back until it ends, or is known to be ill-formed.
+ *   pieces       texts, and runs of byte tokens. A run that is well-formed as a whole is text;
+ *                in one that is not, every byte is U+FFFD, also those before the fault. So a
+ *                run is held back until it ends, or is known to be ill-formed.
  *   join         texts with a space between (a file without decoder).
  */
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "model/tokenizer_parts.h"
 #include "model/utf8.h"
 
-/* ---- the table ------------------------------------------------------------------------------ */
+/* ---- the table -------------------------------------------------------------------------- */
 
 static sheaf_status replace_all(const sheaf__text *text, const sheaf__replacement *replacement,
                                 sheaf__text *out)
@@ -127,7 +127,7 @@ sheaf_status sheaf__decode_table_fill(sheaf__tokenizer *tok, bool byte_fallback,
     return status;
 }
 
-/* ---- the machine ---------------------------------------------------------------------------- */
+/* ---- the machine ------------------------------------------------------------------------ */
 
 void sheaf__detokenizer_init(sheaf__detokenizer *d, const sheaf__tokenizer *tok,
                              bool skip_special)

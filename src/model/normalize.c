@@ -1,7 +1,7 @@
 /* model/normalize.c - the normalizer: Unicode forms, prefixes and replacements.
  *
- * Forms are made by utf8proc's tables. The order of combining marks is made here: utf8proc's own
- * sorts by neighbours, which a text of nothing but marks turns into hours.
+ * Forms are made by utf8proc's tables. The order of combining marks is made here: utf8proc's
+ * own sorts by neighbours, which a text of nothing but marks turns into hours.
  */
 #include <string.h>
 
@@ -14,8 +14,8 @@
 
 #define SHORT_RUN 24u /* marks sorted by insertion; longer runs are counted */
 
-/* Whether a form leaves every text below this lead byte as it is: U+0300 for NFC, U+00C0 for NFD
- * and U+0080 for the two compatibility forms (U+00A0 is the first that they change). */
+/* Whether a form leaves every text below this lead byte as it is: U+0300 for NFC, U+00C0 for
+ * NFD and U+0080 for the two compatibility forms (U+00A0 is the first that they change). */
 static bool form_is_met(uint32_t form, const char *text, uint64_t size)
 {
     unsigned char limit = form == SHEAF__FORM_NFC   ? 0xcc

@@ -1,7 +1,8 @@
-/* model/pretokenize.c - the pre-tokenizer: cutting a text into the pieces that merges stay inside.
+/* model/pretokenize.c - the pre-tokenizer: cutting a text into the pieces that merges stay
+ * inside.
  *
- * Each step takes the pieces of the one before. A split looks at one piece at a time, alone: what
- * stands before or after it does not exist for the pattern.
+ * Each step takes the pieces of the one before. A split looks at one piece at a time, alone:
+ * what stands before or after it does not exist for the pattern.
  */
 #include <string.h>
 
@@ -127,7 +128,8 @@ static sheaf_status append_marked(sheaf__text *out, const sheaf__text *mark, con
     return SHEAF_OK;
 }
 
-/* Writes every piece anew, with the mark in front where the scheme wants it and it is not there. */
+/* Writes every piece anew, with the mark in front where the scheme wants it and it is not
+ * there. */
 static sheaf_status prefix_pieces(sheaf__encoding *enc, const sheaf__pretokenize_step *step,
                                   bool at_start, const char **text)
 {

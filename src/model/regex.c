@@ -1,7 +1,7 @@
 /* model/regex.c - from Oniguruma's syntax to PCRE2's, and bounded matching.
  *
- * The reference implementation matches with Oniguruma in its Ruby syntax. PCRE2 with UTF and UCP
- * agrees with it except where the translation below steps in:
+ * The reference implementation matches with Oniguruma in its Ruby syntax. PCRE2 with UTF and
+ * UCP agrees with it except where the translation below steps in:
  *
  *     \s \S      PCRE2 counts U+180E as a space, Unicode does not: written out as a class
  *     \w \W      Unicode's word characters, marks and connectors included
@@ -11,10 +11,10 @@
  *     ^ $        at every line: by compile option
  *     [a[b]] && (?m) \b {n,m}+   another meaning, or none: refused
  *
- * Limits: PCRE2 bounds the steps of one attempt at one position. That leaves a pattern which is slow
- * at every position of a long text, so positions are searched in windows, and between windows
- * and every few matches the thread's processor time is held against a bound that honest patterns
- * stay under by a factor of hundreds.
+ * Limits: PCRE2 bounds the steps of one attempt at one position. That leaves a pattern which is
+ * slow at every position of a long text, so positions are searched in windows, and between
+ * windows and every few matches the thread's processor time is held against a bound that honest
+ * patterns stay under by a factor of hundreds.
  */
 #include "model/regex.h"
 
@@ -32,9 +32,9 @@
 #define HEAP_LIMIT_KIB   65536u
 #define JIT_STACK_FIRST  32768u
 #define JIT_STACK_MOST   1048576u
-#define WINDOW           1024u /* positions searched in one call */
+#define WINDOW           64u /* positions searched in one call */
 #define CALLS_PER_CHECK  64u
-#define TIME_BASE_NS     2000000000u
+#define TIME_BASE_NS     1000000000u
 #define TIME_PER_BYTE_NS 4000u
 
 #define SPACE_SET                                                                              \

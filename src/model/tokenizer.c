@@ -55,7 +55,8 @@ static sheaf_status encode_stretch(sheaf__encoding *enc, bool at_start, const ch
 typedef sheaf_status stretch_fn(sheaf__encoding *enc, bool at_start, const char *text,
                                 uint64_t size);
 
-/* Cuts the text at the added tokens of `set`, pushes those and hands what lies between to `fn`. */
+/* Cuts the text at the added tokens of `set`, pushes those and hands what lies between to
+ * `fn`. */
 static sheaf_status cut_added(sheaf__encoding *enc, const sheaf__added_set *set, bool at_start,
                               const char *text, uint64_t size, stretch_fn *fn)
 {

@@ -1,8 +1,8 @@
 /* model/tokenizer_load.c - tokenizer.json: the model, its vocabulary and merges, added tokens.
  *
- * Everything in the file is held to be hostile: ids are bounded by the number of tokens before a
- * table is made, and every merge must name tokens that exist. The pipeline's components are read
- * by model/tokenizer_pipeline.c.
+ * Everything in the file is held to be hostile: ids are bounded by the number of tokens before
+ * a table is made, and every merge must name tokens that exist. The pipeline's components are
+ * read by model/tokenizer_pipeline.c.
  */
 #include "model/tokenizer_load.h"
 
@@ -18,7 +18,7 @@
 #define MOST_MERGES ((uint64_t)1 << 30)
 #define SPARE_IDS   65536u /* ids may leave gaps: at most the number of tokens and this */
 
-/* ---- vocabulary ----------------------------------------------------------------------------- */
+/* ---- vocabulary ------------------------------------------------------------------------- */
 
 /* What the tables must hold. */
 typedef struct census {
@@ -86,7 +86,7 @@ static sheaf_status load_vocab(sheaf__loading *load, json_t *vocab, json_t *adde
     return SHEAF_OK;
 }
 
-/* ---- added tokens --------------------------------------------------------------------------- */
+/* ---- added tokens ----------------------------------------------------------------------- */
 
 static sheaf_status load_added_flags(const sheaf__json *at, unsigned char *flags)
 {
@@ -160,7 +160,7 @@ static sheaf_status build_added_sets(sheaf__tokenizer *tok)
     return SHEAF_OK;
 }
 
-/* ---- merges --------------------------------------------------------------------------------- */
+/* ---- merges ----------------------------------------------------------------------------- */
 
 /* "left right" or ["left", "right"]. */
 static bool read_pair(const json_t *entry, sheaf__pair *pair)
@@ -189,7 +189,8 @@ static bool is_fallback_token(const sheaf__tokenizer *tok, int32_t id)
            memcmp(sheaf__vocab_text(&tok->vocab, id), "<0x", 3) == 0;
 }
 
-/* Notes the junction of a merge. A character that is no token never stands in a symbol that merges. */
+/* Notes the junction of a merge. A character that is no token never stands in a symbol that
+ * merges. */
 static void mark_junction(sheaf__tokenizer *tok, const sheaf__pair *pair)
 {
     if (pair->n_left == 0 || pair->n_right == 0) return;
@@ -203,8 +204,9 @@ static void mark_junction(sheaf__tokenizer *tok, const sheaf__pair *pair)
     tok->merges.junctions[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
-/* Junctions are told by the characters of a token, which must then be the symbols it is made from.
- * A byte token or the unknown token is a symbol of its own: where one merges, nothing is cut. */
+/* Junctions are told by the characters of a token, which must then be the symbols it is made
+ * from. A byte token or the unknown token is a symbol of its own: where one merges, nothing is
+ * cut. */
 static void check_junctions(sheaf__tokenizer *tok)
 {
     bool told = true;
@@ -259,7 +261,7 @@ static sheaf_status load_merges(sheaf__loading *load, json_t *merges)
     return status;
 }
 
-/* ---- model ---------------------------------------------------------------------------------- */
+/* ---- model ------------------------------------------------------------------------------ */
 
 static void find_byte_tokens(sheaf__tokenizer *tok)
 {

@@ -16,7 +16,7 @@
 #define SHEAF__MOST_STEPS    16u /* of a normalizer or pre-tokenizer, flattened */
 #define SHEAF__MOST_TEMPLATE 64u /* ids that a post-processor adds before, or after */
 
-/* ---- vocabulary: tokens by id and by text ------------------------------------------------- */
+/* ---- vocabulary: tokens by id and by text ----------------------------------------------- */
 
 enum {
     SHEAF__TOKEN_PRESENT = 1,
@@ -48,7 +48,8 @@ typedef struct sheaf__vocab {
     uint64_t n_ids, n_slots;
 } sheaf__vocab;
 
-/* Room for ids below `n_ids`, `n_tokens` tokens and `n_bytes` bytes of text; nothing grows after. */
+/* Room for ids below `n_ids`, `n_tokens` tokens and `n_bytes` bytes of text; nothing grows
+ * after. */
 sheaf_status sheaf__vocab_init(sheaf__vocab *vocab, sheaf__memory *memory, uint64_t n_ids,
                                uint64_t n_tokens, uint64_t n_bytes);
 void sheaf__vocab_free(sheaf__vocab *vocab, sheaf__memory *memory);
@@ -68,7 +69,7 @@ static inline const char *sheaf__vocab_text(const sheaf__vocab *vocab, int32_t i
     return vocab->bytes + vocab->texts[id].offset;
 }
 
-/* ---- merges: which two tokens become one, and in what order -------------------------------- */
+/* ---- merges: which two tokens become one, and in what order ----------------------------- */
 
 typedef struct sheaf__merge {
     int32_t left, right; /* left SHEAF__NO_ID: free */
@@ -76,9 +77,9 @@ typedef struct sheaf__merge {
     int32_t id;
 } sheaf__merge;
 
-/* A junction is where two characters meet inside a merge: the last of the left token and the first of
- * the right one. Where characters meet whose junction no merge has, no merge ever crosses, and a
- * piece falls apart into stretches that do not know of each other. */
+/* A junction is where two characters meet inside a merge: the last of the left token and the
+ * first of the right one. Where characters meet whose junction no merge has, no merge ever
+ * crosses, and a piece falls apart into stretches that do not know of each other. */
 #define SHEAF__JUNCTION_WORDS 1024u
 
 typedef struct sheaf__merges {
@@ -106,7 +107,7 @@ void sheaf__merges_set(sheaf__merges *merges, sheaf__merge merge); /* a later on
 const sheaf__merge *sheaf__merges_find(const sheaf__merges *merges, int32_t left,
                                        int32_t right);
 
-/* ---- added tokens: texts that are one token wherever they stand ---------------------------- */
+/* ---- added tokens: texts that are one token wherever they stand ------------------------- */
 
 typedef struct sheaf__added {
     sheaf__span text; /* in sheaf__added_set.bytes */
@@ -132,13 +133,13 @@ typedef struct sheaf__added_match {
     int32_t id;
 } sheaf__added_match;
 
-/* The first match that starts at or after `from`; *resume is where to look for the next.
- * False: none. `emitted` is the end of what was handed out before: lstrip goes no further back. */
+/* The first match that starts at or after `from`; *resume is where to look for the next. False:
+ * none. `emitted` is the end of what was handed out before: lstrip goes no further back. */
 bool sheaf__added_next(const sheaf__tokenizer *tok, const sheaf__added_set *set,
                        uint32_t encode_flags, const char *text, uint64_t size, uint64_t emitted,
                        uint64_t *resume, sheaf__added_match *match);
 
-/* ---- steps --------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------ */
 
 enum {
     SHEAF__NORMALIZE_FORM = 1, /* a Unicode normalisation form */
@@ -221,7 +222,7 @@ struct sheaf__tokenizer {
     sheaf__decode_table decode;
 };
 
-/* ---- the work space of one encoding -------------------------------------------------------- */
+/* ---- the work space of one encoding ----------------------------------------------------- */
 
 typedef struct sheaf__symbol {
     int32_t id;         /* SHEAF__NO_ID: merged into the one before */
@@ -262,8 +263,8 @@ void sheaf__encoding_close(sheaf__encoding *enc);
  * enc->text until the next call. */
 sheaf_status sheaf__normalize(sheaf__encoding *enc, const char **text, uint64_t *size);
 
-/* Cuts the text into enc->pieces[0], which lie in *text. `at_start`: it is the very start of what
- * is encoded. */
+/* Cuts the text into enc->pieces[0], which lie in *text. `at_start`: it is the very start of
+ * what is encoded. */
 sheaf_status sheaf__pretokenize(sheaf__encoding *enc, bool at_start, const char **text,
                                 uint64_t size);
 
@@ -284,7 +285,8 @@ sheaf_status sheaf__pattern_begin(sheaf__pattern_scan *scan, sheaf__encoding *en
                                   const char *text, uint64_t size);
 sheaf_status sheaf__pattern_next(sheaf__pattern_scan *scan, uint64_t *start, uint64_t *end);
 
-/* Fills decode.texts once the vocabulary stands, with the replacements of the decoder applied. */
+/* Fills decode.texts once the vocabulary stands, with the replacements of the decoder
+ * applied. */
 typedef struct sheaf__replacement {
     sheaf__text from, to;
 } sheaf__replacement;

@@ -1,7 +1,8 @@
-/* model/tokenizer_pipeline.c - tokenizer.json: normalizer, pre-tokenizer, post-processor, decoder.
+/* model/tokenizer_pipeline.c - tokenizer.json: normalizer, pre-tokenizer, post-processor,
+ * decoder.
  *
- * Each is a component or a tree of Sequences, flattened here into a few steps. A component, or an
- * order of components, that is not known is refused by name: guessing would give other ids.
+ * Each is a component or a tree of Sequences, flattened here into a few steps. A component, or
+ * an order of components, that is not known is refused by name: guessing would give other ids.
  */
 #include <string.h>
 
@@ -117,7 +118,7 @@ static sheaf_status read_part(reading *r, const sheaf__json *top, bool *found)
     return for_each(r, &at, 0);
 }
 
-/* ---- normalizer ------------------------------------------------------------------------------ */
+/* ---- normalizer ------------------------------------------------------------------------- */
 
 static sheaf_status normalizer(reading *r, const sheaf__json *at, const char *type)
 {
@@ -141,7 +142,7 @@ static sheaf_status normalizer(reading *r, const sheaf__json *at, const char *ty
     return require_text(at, "content", &step->content);
 }
 
-/* ---- pre-tokenizer --------------------------------------------------------------------------- */
+/* ---- pre-tokenizer ---------------------------------------------------------------------- */
 
 static sheaf_status new_step(reading *r, const sheaf__json *at, uint32_t kind,
                              sheaf__pretokenize_step **step)
@@ -250,7 +251,7 @@ static sheaf_status pretokenizer(reading *r, const sheaf__json *at, const char *
                     one_by_one ? SHEAF__SPLIT_ISOLATED : SHEAF__SPLIT_CONTIGUOUS);
 }
 
-/* ---- post-processor -------------------------------------------------------------------------- */
+/* ---- post-processor --------------------------------------------------------------------- */
 
 /* The ids that a template adds around the text. */
 typedef struct template_ids {
@@ -324,7 +325,7 @@ static sheaf_status post_processor(reading *r, const sheaf__json *at, const char
     return SHEAF_OK;
 }
 
-/* ---- decoder --------------------------------------------------------------------------------- */
+/* ---- decoder ---------------------------------------------------------------------------- */
 
 /* The order of decoders that is known: ByteLevel alone, or
  * Metaspace?, Replace*, ByteFallback?, Fuse?, Strip? (after Fuse, at the start only). */

@@ -1,7 +1,7 @@
 /* model/utf8.h - characters in and out of UTF-8.
  *
- * Owns: reading one character with the rule for ill-formed text that Unicode recommends (table 3-7,
- * "maximal subparts"), writing one, and counting what a lead byte promises.
+ * Owns: reading one character with the rule for ill-formed text that Unicode recommends (table
+ * 3-7, "maximal subparts"), writing one, and counting what a lead byte promises.
  */
 #ifndef SHEAF_MODEL_UTF8_H
 #define SHEAF_MODEL_UTF8_H

@@ -1,8 +1,10 @@
-/* model/gold_tokenizer.c - ids and texts as the reference implementation of tokenizer.json gives.
+/* model/gold_tokenizer.c - ids and texts as the reference implementation of tokenizer.json
+ * gives.
  *
- * tests/data/tokenizers/ holds 110 texts for each of four tokenizers; the tokenizers themselves are
- * not in the repository and are skipped where they are absent. The demo model's own is. synthetic.json
- * holds small tokenizers of our own, one for each component and odd case, and their rows.
+ * tests/data/tokenizers/ holds 110 texts for each of four tokenizers; the tokenizers themselves
+ * are not in the repository and are skipped where they are absent. The demo model's own is.
+ * synthetic.json holds small tokenizers of our own, one for each component and odd case, and
+ * their rows.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* Chat templates: rendered as the originals render, recognised by what they contain.
  *
- * tests/data/chat/expected.json comes from the templates themselves, run by a Jinja interpreter. */
+ * tests/data/chat/expected.json comes from the templates themselves, run by a Jinja
+ * interpreter. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
