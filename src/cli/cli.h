@@ -1,0 +1,58 @@
+/* cli/cli.h - the subcommands, and what they share.
+ *
+ * Exit codes: 0 done; 1 it failed (a file, memory, a wrong result); 2 it was asked wrongly. Every
+ * failure is one sentence on standard error that names the file, flag or field.
+ */
+#ifndef SHEAF_CLI_CLI_H
+#define SHEAF_CLI_CLI_H
+
+#include "cli/flags.h"
+#include "cli/progress.h"
+#include "engine/generate.h"
+
+#define SHEAF__EXIT_FAILED 1
+#define SHEAF__EXIT_USAGE  2
+
+extern const sheaf__command sheaf__command_run;
+extern const sheaf__command sheaf__command_tokenize;
+extern const sheaf__command sheaf__command_demo;
+
+/* Flags that every command with a model has. */
+typedef struct sheaf__model_flags {
+    const char *path;
+    uint32_t n_threads;
+    uint32_t isa;
+    uint32_t kv_backend;
+    uint32_t kv_dtype;
+    uint32_t attn_path;
+    uint32_t ctx_size;
+    uint32_t prefill_chunk;
+    uint64_t kv_budget_bytes;
+    bool copy_weights;
+} sheaf__model_flags;
+
+/* Defaults: all zero but kv_dtype, which is bf16. */
+#define SHEAF__MODEL_FLAGS_INIT                                                                \
+    {                                                                                          \
+        .kv_dtype = SHEAF_CODEC_BF16                                                           \
+    }
+
+#define SHEAF__N_MODEL_FLAGS 10
+
+/* Appends the model flags to a table at flags[*n]. */
+void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flag *flags, uint32_t *n);
+
+/* The engine's options for them. */
+sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,
+                                                sheaf__progress *progress);
+
+/* Prints "sheaf NAME: sentence" and returns the exit code that fits the status. */
+int sheaf__cli_fail(const char *name, sheaf_status status, const sheaf_error *err);
+
+/* Flushes standard output. SHEAF_E_IO: it is closed or full. */
+sheaf_status sheaf__cli_flush(sheaf_error *err);
+
+/* Reads a whole stream. SHEAF_E_IO, SHEAF_E_NO_MEMORY. `name` stands for it in sentences. */
+sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, sheaf_error *err);
+
+#endif

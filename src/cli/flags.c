@@ -1,0 +1,163 @@
+/* cli/flags.c - command-line flags from a table. */
+#include "cli/flags.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FLAGS   40
+#define HELP_VALUE  256 /* getopt's return value of --help; flag i returns HELP_VALUE + 1 + i */
+#define HELP_COLUMN 27
+
+static sheaf_status refuse(sheaf_error *err, const sheaf__flag *flag, const char *text,
+                           const char *wanted)
+{
+    return sheaf__error_set(err, SHEAF_E_USAGE, "--%s: '%.80s' is not %s", flag->name, text,
+                            wanted);
+}
+
+static sheaf_status parse_whole(const sheaf__flag *flag, const char *text, uint64_t max,
+                                uint64_t *out, sheaf_error *err)
+{
+    char wanted[96], *end = NULL;
+    bool ranged = flag->min != 0 || flag->max != 0;
+    uint64_t low = ranged ? (uint64_t)flag->min : 0, high = ranged ? (uint64_t)flag->max : max;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || value < low ||
+        value > high) {
+        snprintf(wanted, sizeof wanted, "a whole number from %llu to %llu",
+                 (unsigned long long)low, (unsigned long long)high);
+        return refuse(err, flag, text, wanted);
+    }
+    *out = value;
+    return SHEAF_OK;
+}
+
+static sheaf_status parse_number(const sheaf__flag *flag, const char *text, float *out,
+                                 sheaf_error *err)
+{
+    char wanted[96], *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != 0 || !isfinite(value) || value < flag->min ||
+        value > flag->max) {
+        snprintf(wanted, sizeof wanted, "a number from %g to %g", flag->min, flag->max);
+        return refuse(err, flag, text, wanted);
+    }
+    *out = (float)value;
+    return SHEAF_OK;
+}
+
+static sheaf_status parse_bytes(const sheaf__flag *flag, const char *text, uint64_t *out,
+                                sheaf_error *err)
+{
+    static const struct {
+        const char *suffix;
+        unsigned shift;
+    } units[] = {{"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && errno == 0)
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+            if (strcmp(end, units[i].suffix) == 0 && value <= UINT64_MAX >> units[i].shift) {
+                *out = (uint64_t)value << units[i].shift;
+                return SHEAF_OK;
+            }
+    return refuse(err, flag, text,
+                  "a number of bytes, with KiB, MiB, GiB or TiB after it or nothing");
+}
+
+static sheaf_status parse_choice(const sheaf__flag *flag, const char *text, sheaf_error *err)
+{
+    char wanted[96] = "one of";
+    for (uint32_t i = 0; flag->choices[i] != NULL; i++) {
+        if (strcmp(flag->choices[i], text) == 0) {
+            *(uint32_t *)flag->value = flag->choice_values ? flag->choice_values[i] : i;
+            return SHEAF_OK;
+        }
+        size_t used = strlen(wanted);
+        snprintf(wanted + used, sizeof wanted - used, " %s", flag->choices[i]);
+    }
+    return refuse(err, flag, text, wanted);
+}
+
+static sheaf_status parse_value(const sheaf__flag *flag, const char *text, sheaf_error *err)
+{
+    uint64_t whole;
+    switch (flag->kind) {
+    case SHEAF__FLAG_SWITCH: *(bool *)flag->value = true; return SHEAF_OK;
+    case SHEAF__FLAG_TEXT: *(const char **)flag->value = text; return SHEAF_OK;
+    case SHEAF__FLAG_U32:
+        SHEAF__TRY(parse_whole(flag, text, UINT32_MAX, &whole, err));
+        *(uint32_t *)flag->value = (uint32_t)whole;
+        return SHEAF_OK;
+    case SHEAF__FLAG_U64: return parse_whole(flag, text, UINT64_MAX, flag->value, err);
+    case SHEAF__FLAG_F32: return parse_number(flag, text, flag->value, err);
+    case SHEAF__FLAG_BYTES: return parse_bytes(flag, text, flag->value, err);
+    default: return parse_choice(flag, text, err);
+    }
+}
+
+static void print_help(const sheaf__command *command, const sheaf__flag *flags, uint32_t n)
+{
+    printf("usage: sheaf %s %s\n\n%s\n\n", command->name, command->arguments, command->summary);
+    for (uint32_t i = 0; i < n; i++) {
+        const sheaf__flag *flag = &flags[i];
+        char left[64];
+        if (flag->letter)
+            snprintf(left, sizeof left, "  -%c, --%s", flag->letter, flag->name);
+        else
+            snprintf(left, sizeof left, "      --%s", flag->name);
+        size_t used = strlen(left);
+        if (flag->metavar) snprintf(left + used, sizeof left - used, " %s", flag->metavar);
+        printf("%-*s %s", HELP_COLUMN, left, flag->help);
+        for (uint32_t c = 0; flag->choices[c] != NULL; c++)
+            printf("%s%s", c == 0 ? ": " : ", ", flag->choices[c]);
+        printf("\n");
+    }
+    printf("%-*s show this and stop\n", HELP_COLUMN, "  -h, --help");
+    if (command->details != NULL) printf("\n%s", command->details);
+}
+
+sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag *flags,
+                                uint32_t n, int argc, char **argv, bool *done, sheaf_error *err)
+{
+    struct option options[MAX_FLAGS + 2] = {{0}};
+    char letters[2 * MAX_FLAGS + 4] = ":h";
+    SHEAF__ASSERT(n <= MAX_FLAGS);
+    for (uint32_t i = 0; i < n; i++) {
+        int has_value = flags[i].kind == SHEAF__FLAG_SWITCH ? no_argument : required_argument;
+        options[i] = (struct option){flags[i].name, has_value, NULL, HELP_VALUE + 1 + (int)i};
+        if (!flags[i].letter) continue;
+        size_t used = strlen(letters);
+        snprintf(letters + used, sizeof letters - used, "%c%s", flags[i].letter,
+                 has_value ? ":" : "");
+    }
+    options[n] = (struct option){"help", no_argument, NULL, HELP_VALUE};
+    optind = 1;
+    opterr = 0;
+    int got;
+    while ((got = getopt_long(argc, argv, letters, options, NULL)) != -1) {
+        if (got == HELP_VALUE || got == 'h') {
+            print_help(command, flags, n);
+            *done = true;
+            return SHEAF_OK;
+        }
+        if (got == '?' || got == ':')
+            return sheaf__error_set(err, SHEAF_E_USAGE, "%.120s: %s", argv[optind - 1],
+                                    got == ':' ? "needs a value"
+                                               : "no such flag, or not unique");
+        uint32_t index = (uint32_t)(got - HELP_VALUE - 1);
+        for (uint32_t i = 0; got < HELP_VALUE && i < n; i++)
+            if (flags[i].letter == got) index = i;
+        SHEAF__TRY(parse_value(&flags[index], optarg, err));
+    }
+    if (optind < argc)
+        return sheaf__error_set(err, SHEAF_E_USAGE, "'%.120s': unexpected argument",
+                                argv[optind]);
+    return SHEAF_OK;
+}

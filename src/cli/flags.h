@@ -1,0 +1,52 @@
+/* cli/flags.h - command-line flags from a table.
+ *
+ * Owns: parsing (over getopt_long), range checks, the sentence for each bad value, and the help text:
+ * all three come from the same table, so they cannot differ.
+ */
+#ifndef SHEAF_CLI_FLAGS_H
+#define SHEAF_CLI_FLAGS_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+enum {
+    SHEAF__FLAG_SWITCH = 0, /* bool: set to true */
+    SHEAF__FLAG_TEXT = 1,   /* const char *: points into argv */
+    SHEAF__FLAG_U32 = 2,    /* uint32_t, min to max */
+    SHEAF__FLAG_U64 = 3,    /* uint64_t */
+    SHEAF__FLAG_F32 = 4,    /* float, min to max */
+    SHEAF__FLAG_BYTES = 5,  /* uint64_t with an optional suffix KiB, MiB, GiB */
+    SHEAF__FLAG_CHOICE = 6  /* uint32_t: index into choices */
+};
+
+#define SHEAF__MAX_CHOICES 5
+
+typedef struct sheaf__flag {
+    const char *name; /* without dashes */
+    char letter;      /* 0: none */
+    uint32_t kind;
+    const char *metavar; /* null for a switch */
+    const char *help;
+    void *value;                                 /* written when the flag is given */
+    double min, max;                             /* both 0: any */
+    const char *choices[SHEAF__MAX_CHOICES + 1]; /* null-terminated */
+    const uint32_t *choice_values;               /* null: the index itself */
+} sheaf__flag;
+
+/* A subcommand: `sheaf NAME`. */
+typedef struct sheaf__command {
+    const char *name;
+    const char *arguments; /* after the name in the usage line */
+    const char *summary;
+    const char *details; /* after the flags; may be null */
+    int (*run)(int argc, char **argv);
+} sheaf__command;
+
+/* Parses argv against n flags. On --help prints the help to standard output and sets *done.
+ * Positional arguments are refused. SHEAF_E_USAGE: `err` holds the sentence. */
+sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag *flags,
+                                uint32_t n, int argc, char **argv, bool *done,
+                                sheaf_error *err);
+
+#endif

@@ -1,0 +1,368 @@
+/* cli/run.c - `sheaf run`: one prompt, one answer, streamed. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+
+#define DEFAULT_MAX_TOKENS 256
+#define N_RUN_FLAGS        (SHEAF__N_MODEL_FLAGS + 13)
+
+typedef struct run_flags {
+    sheaf__model_flags model;
+    sheaf__sampler_options sampling;
+    const char *prompt;
+    const char *file;
+    const char *system;
+    const char *template_name;
+    uint32_t max_tokens;
+    bool chat;
+    bool ids;
+    bool quiet;
+} run_flags;
+
+/* One run's state; everything zero is nothing held. */
+typedef struct run_state {
+    const run_flags *flags;
+    sheaf__progress progress;
+    sheaf__model *model;
+    sheaf__text prompt;
+    sheaf__ids ids;
+    sheaf__kv kv;
+    bool has_kv;
+    sheaf__sampler *sampler;
+    float *logits; /* [vocab] */
+    sheaf__answer answer;
+    sheaf__detokenizer detokenizer;
+    sheaf__text piece;
+    sheaf_status stream_status;
+    uint64_t prefill_ns, decode_ns;
+} run_state;
+
+static sheaf_status parse(int argc, char **argv, run_flags *f, bool *done, sheaf_error *err)
+{
+    sheaf__flag flags[N_RUN_FLAGS];
+    uint32_t n = 0;
+    sheaf__model_flags_add(&f->model, flags, &n);
+    const sheaf__flag own[] = {
+        {"prompt", 'p', SHEAF__FLAG_TEXT, "TEXT", "the prompt", &f->prompt, 0, 0, {0}, NULL},
+        {"file",
+         'f',
+         SHEAF__FLAG_TEXT,
+         "FILE",
+         "read the prompt from a file; - is standard input",
+         &f->file,
+         0,
+         0,
+         {0},
+         NULL},
+        {"chat",
+         0,
+         SHEAF__FLAG_SWITCH,
+         NULL,
+         "put the prompt into the model's chat template",
+         &f->chat,
+         0,
+         0,
+         {0},
+         NULL},
+        {"system",
+         0,
+         SHEAF__FLAG_TEXT,
+         "TEXT",
+         "system message; implies --chat",
+         &f->system,
+         0,
+         0,
+         {0},
+         NULL},
+        {"chat-template",
+         0,
+         SHEAF__FLAG_TEXT,
+         "NAME",
+         "chatml or llama3 instead of the model's; implies --chat",
+         &f->template_name,
+         0,
+         0,
+         {0},
+         NULL},
+        {"max-tokens",
+         'n',
+         SHEAF__FLAG_U32,
+         "N",
+         "tokens of the answer at most (default 256)",
+         &f->max_tokens,
+         1,
+         1 << 24,
+         {0},
+         NULL},
+        {"temp",
+         0,
+         SHEAF__FLAG_F32,
+         "T",
+         "temperature; 0 is greedy (default 0)",
+         &f->sampling.temperature,
+         0,
+         100,
+         {0},
+         NULL},
+        {"top-p",
+         0,
+         SHEAF__FLAG_F32,
+         "P",
+         "smallest set of tokens with this probability (default 1: off)",
+         &f->sampling.top_p,
+         0,
+         1,
+         {0},
+         NULL},
+        {"top-k",
+         0,
+         SHEAF__FLAG_U32,
+         "K",
+         "the K likeliest tokens (default 0: off)",
+         &f->sampling.top_k,
+         0,
+         1 << 24,
+         {0},
+         NULL},
+        {"min-p",
+         0,
+         SHEAF__FLAG_F32,
+         "P",
+         "tokens at least P times as likely as the likeliest (default 0: off)",
+         &f->sampling.min_p,
+         0,
+         1,
+         {0},
+         NULL},
+        {"seed",
+         's',
+         SHEAF__FLAG_U64,
+         "N",
+         "seed of the sampling (default 0)",
+         &f->sampling.seed,
+         0,
+         0,
+         {0},
+         NULL},
+        {"ids",
+         0,
+         SHEAF__FLAG_SWITCH,
+         NULL,
+         "print token ids instead of text",
+         &f->ids,
+         0,
+         0,
+         {0},
+         NULL},
+        {"quiet",
+         'q',
+         SHEAF__FLAG_SWITCH,
+         NULL,
+         "no progress and no figures on standard error",
+         &f->quiet,
+         0,
+         0,
+         {0},
+         NULL},
+    };
+    memcpy(flags + n, own, sizeof own);
+    n += sizeof own / sizeof own[0];
+    SHEAF__TRY(sheaf__flags_parse(&sheaf__command_run, flags, n, argc, argv, done, err));
+    if (*done) return sheaf__cli_flush(err);
+    if (f->model.path == NULL)
+        return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");
+    if ((f->prompt == NULL) == (f->file == NULL))
+        return sheaf__error_set(err, SHEAF_E_USAGE,
+                                "give the prompt with either --prompt or --file");
+    if (f->system != NULL || f->template_name != NULL) f->chat = true;
+    return SHEAF_OK;
+}
+
+/* Opens FILE, or standard input for "-", and reads it whole. */
+static sheaf_status read_prompt(const char *path, sheaf__text *out, sheaf_error *err)
+{
+    if (strcmp(path, "-") == 0)
+        return sheaf__cli_read_all(STDIN_FILENO, "standard input", out, err);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return sheaf__error_set(err, SHEAF_E_IO, "%s: cannot open it", path);
+    sheaf_status status = sheaf__cli_read_all(fileno(file), path, out, err);
+    fclose(file);
+    return status;
+}
+
+static sheaf_status render_chat(run_state *run, const char *text, sheaf_error *err)
+{
+    const run_flags *f = run->flags;
+    uint32_t family = SHEAF__CHAT_NONE, n = 0;
+    if (f->template_name != NULL) {
+        SHEAF__TRY(sheaf__chat_from_name(f->template_name, &family, err));
+    } else {
+        sheaf_status status = sheaf__chat_detect(f->model.path, &family, err);
+        if (status == SHEAF_MISS)
+            return sheaf__error_set(err, SHEAF_E_ARCH,
+                                    "%s: has no chat template; name one with --chat-template",
+                                    f->model.path);
+        if (status != SHEAF_OK) return status;
+    }
+    sheaf__message messages[2];
+    if (f->system != NULL) messages[n++] = (sheaf__message){"system", f->system};
+    messages[n++] = (sheaf__message){"user", text};
+    return sheaf__chat_render(family, messages, n, true, &run->prompt, err);
+}
+
+static sheaf_status make_ids(run_state *run, sheaf_error *err)
+{
+    const run_flags *f = run->flags;
+    sheaf__text file = {0};
+    const char *text = f->prompt;
+    uint64_t size = text ? strlen(text) : 0;
+    sheaf_status status = SHEAF_OK;
+    if (f->file != NULL) {
+        status = read_prompt(f->file, &file, err);
+        text = file.data ? file.data : "";
+        size = file.n;
+    }
+    uint32_t encode = SHEAF__ENCODE_POST_PROCESS;
+    if (status == SHEAF_OK && f->chat) {
+        status = render_chat(run, text, err);
+        text = run->prompt.data;
+        size = run->prompt.n;
+        encode = SHEAF__ENCODE_PLAIN;
+    }
+    if (status == SHEAF_OK)
+        status = sheaf__tokenizer_encode(run->model->tokenizer, text, size, encode, &run->ids);
+    if (status == SHEAF_OK && run->ids.n == 0)
+        status = sheaf__error_set(err, SHEAF_E_USAGE, "the prompt is empty");
+    sheaf__text_free(&file);
+    return status;
+}
+
+/* Streams a token. Non-zero stops the answer: standard output is gone. */
+static int on_token(void *ctx, uint32_t answer, int32_t token)
+{
+    (void)answer;
+    run_state *run = ctx;
+    sheaf__progress_end(&run->progress);
+    if (run->flags->ids) {
+        printf(run->answer.tokens.n > 1 ? " %d" : "%d", token);
+    } else {
+        run->piece.n = 0;
+        run->stream_status = sheaf__detokenizer_push(&run->detokenizer, token, &run->piece);
+        if (run->stream_status == SHEAF_OK) fwrite(run->piece.data, 1, run->piece.n, stdout);
+    }
+    if (run->stream_status == SHEAF_OK) run->stream_status = sheaf__cli_flush(NULL);
+    return run->stream_status != SHEAF_OK;
+}
+
+static sheaf_status finish_stream(run_state *run, sheaf_error *err)
+{
+    if (run->stream_status == SHEAF_OK && !run->flags->ids) {
+        run->piece.n = 0;
+        SHEAF__TRY(sheaf__detokenizer_finish(&run->detokenizer, &run->piece));
+        fwrite(run->piece.data, 1, run->piece.n, stdout);
+    }
+    putchar('\n');
+    return sheaf__cli_flush(err);
+}
+
+static void print_figures(const run_state *run)
+{
+    const sheaf__model *model = run->model;
+    double prefill_s = (double)run->prefill_ns * 1e-9, decode_s = (double)run->decode_ns * 1e-9;
+    uint32_t n_answer = run->answer.tokens.n;
+    fprintf(stderr,
+            "prompt %u tokens in %.2f s (%.0f a second), answer %u tokens in %.2f s (%.1f a "
+            "second)%s\n",
+            run->ids.n, prefill_s, run->ids.n / prefill_s, n_answer, decode_s,
+            decode_s > 0 ? n_answer / decode_s : 0.0,
+            run->answer.finish == SHEAF__FINISH_LENGTH ? ", stopped by length" : "");
+    uint32_t isa = SHEAF_ISA_AUTO;
+    if (sheaf_isa_resolve(run->flags->model.isa, &isa) != SHEAF_OK) return;
+    fprintf(stderr, "%u threads, %s, KV %s in %s: ", sheaf_threads_count(model->threads),
+            sheaf_isa_name(isa), sheaf_codec_name(model->options.codec_k),
+            run->kv.backend == SHEAF__KV_DENSE ? "a dense buffer" : "blocks");
+    if (run->kv.backend == SHEAF__KV_DENSE) {
+        fprintf(stderr, "%.1f MiB held, %.1f MiB copied by growth\n",
+                (double)sheaf__dense_bytes(run->kv.dense) / (1 << 20),
+                (double)sheaf__dense_bytes_copied(run->kv.dense) / (1 << 20));
+        return;
+    }
+    sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
+    if (sheaf_pool_stats_read(model->pool, &stats) != SHEAF_OK) return;
+    fprintf(stderr, "%llu held, %.1f MiB in use, %.1f MiB reserved\n",
+            (unsigned long long)stats.blocks_held, (double)stats.bytes_in_use / (1 << 20),
+            (double)stats.bytes_reserved / (1 << 20));
+}
+
+static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
+{
+    sheaf__model *model = run->model;
+    uint32_t vocab = model->config.vocab;
+    SHEAF__TRY(make_ids(run, err));
+    SHEAF__TRY(
+        sheaf__sampler_create(&run->flags->sampling, vocab, &model->memory, &run->sampler));
+    SHEAF__TRY(sheaf__model_new_kv(model, &run->kv));
+    run->has_kv = true;
+    run->logits = malloc(vocab * sizeof *run->logits);
+    if (run->logits == NULL) return SHEAF_E_NO_MEMORY;
+    uint64_t start = sheaf__clock_ns();
+    SHEAF__TRY(
+        sheaf__model_prefill(model, &run->kv, run->ids.data, run->ids.n, run->logits, err));
+    uint64_t filled = sheaf__clock_ns();
+    sheaf__progress_end(&run->progress);
+    run->prefill_ns = filled - start;
+    sheaf__detokenizer_init(&run->detokenizer, model->tokenizer, true);
+    run->answer.kv = &run->kv;
+    run->answer.sampler = run->sampler;
+    run->answer.max_tokens = run->flags->max_tokens;
+    run->answer.logits = run->logits;
+    SHEAF__TRY(sheaf__model_decode(model, &run->answer, 1, on_token, run, err));
+    run->decode_ns = sheaf__clock_ns() - filled;
+    return finish_stream(run, err);
+}
+
+static void run_close(run_state *run)
+{
+    sheaf__ids_free(&run->answer.tokens);
+    sheaf__ids_free(&run->ids);
+    sheaf__text_free(&run->prompt);
+    sheaf__text_free(&run->piece);
+    sheaf__sampler_destroy(run->sampler);
+    if (run->has_kv) sheaf__kv_destroy(&run->kv);
+    free(run->logits);
+    sheaf__model_close(run->model);
+}
+
+static int run_main(int argc, char **argv)
+{
+    run_flags flags = {.model = SHEAF__MODEL_FLAGS_INIT, .max_tokens = DEFAULT_MAX_TOKENS};
+    run_state run = {.flags = &flags};
+    sheaf_error err = {0};
+    bool done = false;
+    sheaf_status status = parse(argc, argv, &flags, &done, &err);
+    if (status == SHEAF_OK && !done) {
+        run.progress.quiet = flags.quiet;
+        sheaf__model_options options = sheaf__model_flags_options(&flags.model, &run.progress);
+        status = sheaf__model_open(flags.model.path, &options, &run.model, &err);
+        if (status == SHEAF_OK) status = answer_prompt(&run, &err);
+        sheaf__progress_end(&run.progress);
+        if (status == SHEAF_OK && !flags.quiet) print_figures(&run);
+    }
+    run_close(&run);
+    return status == SHEAF_OK ? 0 : sheaf__cli_fail("run", status, &err);
+}
+
+const sheaf__command sheaf__command_run = {
+    .name = "run",
+    .arguments = "-m DIR -p TEXT [flags]",
+    .summary = "answer one prompt, streamed",
+    .details =
+        "The prompt is continued as it stands; --chat puts it into the model's chat template.\n"
+        "The answer goes to standard output, progress and figures to standard error.\n",
+    .run = run_main,
+};
