@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# tests/cli/e2e_flags.sh - what is asked wrongly is answered with one sentence and the right exit code, and the
+# man pages name exactly the flags that --help names.
+set -eu
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/tools/tap.sh
+. tests/tools/tap.sh
+
+sheaf=${SHEAF_BUILD_DIR:?}/bin/sheaf
+demo=models/sheaf-demo
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+refused() { # name exit-code pattern arguments...: one line on standard error, nothing on standard output
+    local name=$1 want=$2 pattern=$3 code=0
+    shift 3
+    "$sheaf" "$@" >"$work/out" 2>"$work/err" </dev/null || code=$?
+    if [ $code = "$want" ] && [ "$(wc -l <"$work/err")" = 1 ] && [ ! -s "$work/out" ] &&
+        grep -q -e "$pattern" "$work/err"; then
+        tap_ok "$name"
+    else
+        tap_not_ok "$name" "exit code $code" "$(cat "$work/err")"
+    fi
+}
+
+refused an_unknown_command_is_refused 2 "'fly'.*no such command" fly
+refused an_unknown_flag_is_refused 2 "--wings: no such flag" run --wings
+refused a_flag_without_value_is_refused 2 "needs a value" run -m
+refused a_missing_model_is_asked_for 2 "--model" run -p hello
+refused a_missing_prompt_is_asked_for 2 "--prompt or --file" run -m $demo
+refused two_prompts_are_refused 2 "--prompt or --file" run -m $demo -p a -f b
+refused a_stray_argument_is_refused 2 "unexpected argument" run -m $demo -p a b
+refused a_word_for_a_number_is_refused 2 "--max-tokens: 'many' is not a whole number" run -m $demo -p a -n many
+refused a_negative_number_is_refused 2 "--threads: '-1'" run -m $demo -p a --threads -1
+refused too_many_threads_are_refused 2 "from 1 to 256" run -m $demo -p a --threads 257
+refused an_impossible_top_p_is_refused 2 "--top-p: '1.5' is not a number from 0 to 1" run -m $demo -p a --top-p 1.5
+refused a_nan_temperature_is_refused 2 "--temp" run -m $demo -p a --temp nan
+refused an_unknown_kv_dtype_is_refused 2 "one of f32 f16 bf16" run -m $demo -p a --kv-dtype int3
+refused an_unknown_backend_is_refused 2 "one of paged dense" run -m $demo -p a --kv-backend cloud
+refused a_budget_with_an_odd_suffix_is_refused 2 "--kv-budget: '3MB'" run -m $demo -p a --kv-budget 3MB
+refused a_budget_below_one_block_is_refused 1 "budget" run -m $demo -p a --kv-budget 1KiB
+refused an_unknown_template_is_refused 2 "chatml" run -m $demo -p a --chat-template klingon
+refused an_unknown_random_model_is_refused 1 "qwen3-0.6b" run -m random:gpt-9 -p a
+refused a_missing_directory_is_named 1 "no-such-dir" run -m no-such-dir -p a
+refused a_missing_tokenizer_is_named 1 "tokenizer.json" tokenize -m tests/data
+refused a_missing_prompt_file_is_named 1 "no-such-file" run -m $demo -f no-such-file
+refused an_empty_prompt_is_refused 2 "empty" run -m $demo -p ""
+refused a_prompt_beyond_the_context_is_refused 1 "context\|positions" run -m $demo -p "a b c d e f g h" --ctx-size 4
+refused the_demo_refuses_a_backend 2 "--kv-backend" demo --kv-backend dense
+refused the_demo_refuses_too_many_questions 2 "from 1 to 60" demo -q 61
+if ! grep -q avx512f /proc/cpuinfo; then
+    refused an_absent_instruction_set_is_refused 1 "avx512" run -m $demo -p a --isa avx512
+fi
+
+closed() { # name command...: standard output is full or closed
+    local name=$1 code=0
+    shift
+    "$@" 2>"$work/err" || code=$?
+    tap_equal "$name" "1 standard output" "$code $(grep -o 'standard output' "$work/err" | head -n 1)"
+}
+on_full() { "$@" >/dev/full; }
+on_closed() { "$@" >&-; }
+closed a_full_disk_is_a_sentence on_full "$sheaf" run -q -m $demo -p Hello -n 4
+closed a_closed_standard_output_is_a_sentence on_closed "$sheaf" run -q -m $demo -p Hello -n 4
+closed a_full_disk_stops_tokenize_too on_full "$sheaf" tokenize -m $demo
+
+tap_equal "the_version_names_the_instruction_set" yes \
+    "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
+for command in run tokenize demo; do
+    tap_equal "sheaf_lists_$command" yes "$("$sheaf" --help | grep -q "^  $command " && echo yes)"
+    # long flags, in the order in which each page shows them
+    "$sheaf" $command --help | sed -n 's/^  \(-[a-z], \|    \)--\([a-z-]*\).*/\2/p' | sort >"$work/help"
+    page=man/sheaf-$command.1.scd
+    [ -f "$page" ] || page=$page.in
+    sed '/^@MODEL_FLAGS@$/ {
+        r man/model-flags.scd.in
+        d
+    }' "$page" | sed -n 's/^\*\(-[a-z], \)\?--\([a-z-]*\)\*.*/\2/p' | sort >"$work/page"
+    tap_empty "the_man_page_of_${command}_names_the_flags_of_its_help" "$(diff "$work/help" "$work/page")"
+done
+tap_end
