@@ -1,5 +1,5 @@
 # libsheaf from the floors base to attn, shared and static, and the installation of it and of the
-# program: headers, a pkg-config file, a CMake package (sheaf::sheaf, sheaf::sheaf_static), man pages.
+# program: headers, a pkg-config file, a CMake package (sheaf::sheaf, sheaf::sheaf_static).
 include(CMakePackageConfigHelpers)
 
 set(parts "")
@@ -45,24 +45,3 @@ file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 string(REGEX REPLACE "/$" "" PC_PREFIX "\${pcfiledir}/${up}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/sheaf.pc.in ${PROJECT_BINARY_DIR}/sheaf.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/sheaf.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-
-# Man pages: man/<page>.<section>.scd; without scdoc they are left out.
-find_program(SCDOC scdoc)
-file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.scd)
-if(SCDOC AND pages)
-  set(manuals "")
-  foreach(page IN LISTS pages)
-    get_filename_component(name ${page} NAME)
-    string(REGEX REPLACE "\\.scd$" "" name ${name})
-    string(REGEX REPLACE ".*\\." "" section ${name})
-    set(manual ${PROJECT_BINARY_DIR}/man/${name})
-    add_custom_command(OUTPUT ${manual} DEPENDS ${page} VERBATIM
-      COMMAND sh -c "mkdir -p man && \"$1\" < \"$2\" > \"$3\"" scdoc ${SCDOC} ${page} ${manual}
-      WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
-    list(APPEND manuals ${manual})
-    install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
-  endforeach()
-  add_custom_target(sheaf_man ALL DEPENDS ${manuals})
-elseif(pages)
-  message(STATUS "scdoc not found: the man pages are not built")
-endif()
