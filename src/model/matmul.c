@@ -77,6 +77,13 @@ static uint64_t padded(uint64_t x, uint64_t multiple)
     return sheaf__ceil_div_u64(x, multiple) * multiple;
 }
 
+/* Floats of a prepared row: a line more than its numbers, or rows of a power of two would all fall
+ * into one set of the cache. */
+static uint64_t padded_row(uint64_t k)
+{
+    return padded(k, SHEAF__MATMUL_LANES) + SHEAF__MATMUL_LANES;
+}
+
 static uint32_t chunk_rows(const sheaf__matmul_kernels *kernels)
 {
     return (uint32_t)padded(CHUNK_ROWS, kernels->tile_rows);
@@ -92,7 +99,7 @@ static uint64_t x_size(const sheaf__matmul_kernels *kernels, uint32_t m, uint32_
 {
     if (kernels->tile_rows == 0) return 0;
     uint64_t rows = sheaf__min_u64(m, chunk_rows(kernels));
-    return padded(rows, kernels->tile_rows) * padded(k, SHEAF__MATMUL_LANES);
+    return padded(rows, kernels->tile_rows) * padded_row(k);
 }
 
 sheaf_status sheaf__matmul_reserve(sheaf__matmul *mm, uint32_t m, uint32_t n, uint32_t k)
@@ -151,7 +158,7 @@ static void run_streamed(sheaf__matmul *mm, sheaf__matmul_rows rows)
 {
     const sheaf__matrix *w = rows.w;
     if (mm->kernels->prepare_x != NULL) {
-        uint64_t stride = padded(w->k, SHEAF__MATMUL_LANES);
+        uint64_t stride = padded_row(w->k);
         for (uint32_t r = 0; r < rows.m; r++)
             mm->kernels->prepare_x(rows.x + r * rows.x_stride, w->k, w->dtype,
                                    mm->x + r * stride);
@@ -215,18 +222,22 @@ static void pack_x_task(void *arg, uint32_t tile, uint32_t thread)
     }
 }
 
-/* All tiles of rows [tile, tile_end) with the outputs [col, col_end), one block of k. */
+/* Outputs [cols[0], cols[1]) of the tiles [tiles[0], tiles[1]) of rows, one block of k. */
 static void compute_block(const packed_job *job, sheaf__matmul_span span, const float *panels,
                           const uint32_t tiles[2], const uint32_t cols[2])
 {
     const sheaf__matmul_kernels *kernels = job->kernels;
-    for (uint32_t tile = tiles[0]; tile < tiles[1]; tile++) {
+    for (uint32_t tile = tiles[0]; tile < tiles[1]; tile += kernels->group_tiles) {
         const float *x = packed_x_at(job, span, tile), *panel = panels;
-        float *y = job->rows.y + tile * kernels->tile_rows * job->rows.y_stride;
+        uint32_t row = tile * kernels->tile_rows;
+        uint32_t n_tiles =
+            tiles[1] - tile < kernels->group_tiles ? tiles[1] - tile : kernels->group_tiles;
+        uint32_t n_rows =
+            (uint32_t)sheaf__min_u64(job->rows.m - row, n_tiles * kernels->tile_rows);
+        float *y = job->rows.y + row * job->rows.y_stride;
         for (uint32_t col = cols[0]; col < cols[1]; col += kernels->tile_cols) {
             uint32_t n_cols = (uint32_t)sheaf__min_u64(cols[1] - col, kernels->tile_cols);
-            kernels->tile(x, panel, span, rows_of_tile(job, tile), n_cols, y + col,
-                          job->rows.y_stride);
+            kernels->tiles(x, panel, span, n_rows, n_cols, y + col, job->rows.y_stride);
             panel += panel_size(kernels);
         }
     }

@@ -6,9 +6,10 @@
  *     bf16:  half 0 = lanes 0 2 4 6 8 10 12 14     f16, f32:  half 0 = lanes 0 .. 7
  *            half 1 = lanes 1 3 5 7 9 11 13 15                half 1 = lanes 8 .. 15
  *
- * prepare_x puts x into the same order. A group is 1 x 4, 2 x 3 or 3 x 2 dots (rows of x by
- * outputs): 8 or 12 running vectors, all that the registers hold beside operands. Where more rows are asked for, they take turns inside
- * a block of k, so that its weights come from the first-level cache from the second turn on.
+ * prepare_x puts x into the same order. A group is 1 x 4, 2 x 2 or 3 x 2 dots (rows of x by outputs):
+ * 8 or 12 running vectors, all that the registers hold beside operands. Where more rows are asked
+ * for, they take turns over a panel of outputs, one block of k long; meanwhile memory is asked for
+ * the next one, evenly over the turns.
  */
 #if defined(__x86_64__)
 
@@ -18,9 +19,13 @@
 
 #    include "model/matmul_panel.h"
 
-#    define INLINE   static inline __attribute__((always_inline))
-#    define MAX_COLS 4
-#    define MAX_SUMS 8 /* rows * cols, rounded up to a multiple of four */
+#    define INLINE static inline __attribute__((always_inline))
+/* Keeps a loaded vector in its register: compilers would rather load it again for each use, and loads
+ * are what these loops are short of. */
+#    define KEEP(vector) __asm__("" : "+x"(vector))
+#    define MAX_COLS     4
+#    define PANEL_COLS   24
+#    define MAX_SUMS     8 /* rows * cols, rounded up to a multiple of four */
 
 INLINE __m256 load_half(const unsigned char *p, uint32_t dtype, int half)
 {
@@ -41,6 +46,8 @@ typedef struct group {
     uint64_t x_stride;
     const unsigned char *w[MAX_COLS]; /* each one's `size` weights */
     uint32_t size;
+    uint64_t ahead,
+        ahead_step; /* bytes from w to what memory is asked for, and its growth a step */
 } group;
 
 /* One step of 16 along k for rows x cols dots: acc[(row * cols + col) * 2 + half]. */
@@ -55,6 +62,7 @@ INLINE void step(__m256 *acc, const group *g, uint32_t k, uint32_t dtype, int ro
 #    pragma GCC unroll 3
         for (int r = 0; r < rows; r++) {
             __m256 numbers = _mm256_loadu_ps(g->x + (uint64_t)r * g->x_stride + k + 8 * half);
+            KEEP(numbers);
 #    pragma GCC unroll 4
             for (int c = 0; c < cols; c++) {
                 __m256 *a = &acc[(r * cols + c) * 2 + half];
@@ -96,7 +104,12 @@ INLINE void block_sums(const group *g, uint32_t dtype, int rows, int cols, float
 #    pragma GCC unroll 16
     for (int i = 0; i < 2 * MAX_SUMS; i++) acc[i] = _mm256_setzero_ps();
     uint32_t whole = g->size & ~15u;
-    for (uint32_t k = 0; k < whole; k += 16) step(acc, g, k, dtype, rows, cols);
+    uint64_t ahead = g->ahead;
+    for (uint32_t k = 0; k < whole; k += 16, ahead += g->ahead_step) {
+#    pragma GCC unroll 4
+        for (int c = 0; c < cols; c++) _mm_prefetch((const char *)g->w[c] + ahead, _MM_HINT_T0);
+        step(acc, g, k, dtype, rows, cols);
+    }
     if (g->size > whole) {
         /* a short step: what lies behind a row of weights is not ours to read */
         unsigned char tails[MAX_COLS][64] = {{0}};
@@ -117,49 +130,82 @@ INLINE void block_sums(const group *g, uint32_t dtype, int rows, int cols, float
     }
 }
 
-/* The next rows' turn in one block of k: how many they were. */
-INLINE uint32_t turn(const group *g, uint32_t rows_left, uint32_t cols, uint32_t dtype,
-                     float *sums)
+/* How many rows take the next turn, of `left`; never one of several. */
+INLINE uint32_t rows_of_turn(uint32_t left)
 {
-    if (cols == 4) {
-        block_sums(g, dtype, 1, 4, sums);
-        return 1;
-    }
-    if (cols == 3) {
-        block_sums(g, dtype, 2, 3, sums);
-        return 2;
-    }
-    if (rows_left == 2 || rows_left == 4) {
-        block_sums(g, dtype, 2, 2, sums);
-        return 2;
-    }
-    block_sums(g, dtype, 3, 2, sums);
-    return 3;
+    return left == 1 ? 1 : left == 2 || left == 4 ? 2 : 3;
 }
 
-/* Outputs [col, col + n_cols) of all rows; where n_cols < cols, the last one is computed again. */
-INLINE void columns(const sheaf__matmul_rows *job, uint32_t col, uint32_t n_cols, uint32_t cols,
-                    uint32_t dtype)
+INLINE void turn(const group *g, uint32_t rows, uint32_t dtype, float *sums)
+{
+    if (rows == 1)
+        block_sums(g, dtype, 1, 4, sums);
+    else if (rows == 2)
+        block_sums(g, dtype, 2, 2, sums);
+    else
+        block_sums(g, dtype, 3, 2, sums);
+}
+
+/* The outputs [col, end) of a panel, one block of k from `begin` on, in one turn of rows. */
+typedef struct part {
+    uint32_t col, end, width; /* width: of a whole panel */
+    uint32_t row, n_rows;
+    uint32_t turn, n_turns;
+    uint64_t begin;
+} part;
+
+/* From a block's weights to those that are wanted next: the next block of the same outputs, or the
+ * first one of the next panel. Each turn asks for its share of them. */
+INLINE uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
+{
+    uint64_t next = at->begin + size < k ? size : at->width * k - at->begin;
+    return (next + at->turn * size / at->n_turns) * bytes;
+}
+
+INLINE void part_sums(const sheaf__matmul_rows *job, const part *at, uint32_t cols,
+                      uint32_t dtype)
 {
     const sheaf__matrix *w = job->w;
     const uint64_t bytes = sheaf__dtype_bytes(dtype);
-    group g = {.x_stride = job->x_stride};
-    for (uint64_t begin = 0; begin < w->k; begin += SHEAF__MATMUL_BLOCK) {
-        uint64_t left = w->k - begin;
-        g.size = (uint32_t)(left < SHEAF__MATMUL_BLOCK ? left : SHEAF__MATMUL_BLOCK);
-        for (uint32_t c = 0; c < cols; c++) {
-            uint64_t first = (uint64_t)(col + (c < n_cols ? c : n_cols - 1)) * w->k + begin;
-            g.w[c] = (const unsigned char *)w->data + first * bytes;
+    uint64_t left = w->k - at->begin;
+    group g = {.x = job->x + at->row * job->x_stride + at->begin, .x_stride = job->x_stride};
+    g.size = (uint32_t)(left < SHEAF__MATMUL_BLOCK ? left : SHEAF__MATMUL_BLOCK);
+    g.ahead = distance_ahead(at, w->k, g.size, bytes);
+    g.ahead_step = 16 * bytes / at->n_turns;
+    for (uint32_t col = at->col; col < at->end; col += cols) {
+        float sums[MAX_SUMS];
+        uint32_t n_cols = at->end - col < cols ? at->end - col : cols;
+        for (uint32_t c = 0; c < cols; c++) { /* where outputs end, the last one again */
+            uint64_t row = col + (c < n_cols ? c : n_cols - 1);
+            g.w[c] = (const unsigned char *)w->data + (row * w->k + at->begin) * bytes;
         }
-        for (uint32_t row = 0; row < job->m;) {
-            float sums[MAX_SUMS];
-            g.x = job->x + row * job->x_stride + begin;
-            uint32_t rows = turn(&g, job->m - row, cols, dtype, sums);
-            for (uint32_t r = 0; r < rows; r++, row++)
-                for (uint32_t c = 0; c < n_cols; c++) {
-                    float *y = job->y + row * job->y_stride + col + c;
-                    *y = begin == 0 ? sums[r * cols + c] : *y + sums[r * cols + c];
-                }
+        turn(&g, at->n_rows, dtype, sums);
+        for (uint32_t r = 0; r < at->n_rows; r++)
+            for (uint32_t c = 0; c < n_cols; c++) {
+                float *y = job->y + (at->row + r) * job->y_stride + col + c;
+                float sum = sums[r * cols + c];
+                *y = at->begin == 0 ? sum : *y + sum;
+            }
+    }
+}
+
+/* A panel is as wide as one group where one turn takes all rows, else PANEL_COLS: a block of it
+ * stays in the second-level cache while the rows take their turns. */
+INLINE void stream_panels(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
+                          uint32_t cols, uint32_t dtype)
+{
+    part at = {.n_turns = 0};
+    for (uint32_t row = 0; row < job->m; row += rows_of_turn(job->m - row)) at.n_turns++;
+    at.width = at.n_turns == 1 ? cols : PANEL_COLS;
+    for (at.col = begin; at.col < end; at.col += at.width) {
+        at.end = end - at.col < at.width ? end : at.col + at.width;
+        for (at.begin = 0; at.begin < job->w->k; at.begin += SHEAF__MATMUL_BLOCK) {
+            at.turn = 0;
+            for (at.row = 0; at.row < job->m; at.row += at.n_rows) {
+                at.n_rows = rows_of_turn(job->m - at.row);
+                part_sums(job, &at, cols, dtype);
+                at.turn++;
+            }
         }
     }
 }
@@ -167,16 +213,10 @@ INLINE void columns(const sheaf__matmul_rows *job, uint32_t col, uint32_t n_cols
 INLINE void stream_typed(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
                          uint32_t dtype)
 {
-    uint32_t cols = job->m == 1 ? 4 : job->m == 2 || job->m == 4 ? 3 : 2;
-    for (uint32_t col = begin; col < end; col += cols) {
-        uint32_t n_cols = end - col < cols ? end - col : cols;
-        if (cols == 4)
-            columns(job, col, n_cols, 4, dtype);
-        else if (cols == 3)
-            columns(job, col, n_cols, 3, dtype);
-        else
-            columns(job, col, n_cols, 2, dtype);
-    }
+    if (job->m == 1)
+        stream_panels(job, begin, end, 4, dtype);
+    else
+        stream_panels(job, begin, end, 2, dtype);
 }
 
 static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
@@ -215,14 +255,15 @@ static void prepare_x(const float *x, uint32_t k, uint32_t dtype, float *out)
 
 const sheaf__matmul_kernels sheaf__matmul_avx2 = {
     .isa = SHEAF_ISA_AVX2,
-    .stream_rows = 8,
+    .stream_rows = 48,
     .tile_rows = SHEAF__PANEL_AVX2_ROWS,
     .tile_cols = SHEAF__PANEL_AVX2_COLS,
     .prepare_x = prepare_x,
     .stream = stream,
     .pack_x = sheaf__panel_avx2_pack_x,
     .pack_w = sheaf__panel_avx2_pack_w,
-    .tile = sheaf__panel_avx2_tile,
+    .group_tiles = SHEAF__PANEL_AVX2_GROUP,
+    .tiles = sheaf__panel_avx2_tiles,
 };
 
 #endif

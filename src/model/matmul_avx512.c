@@ -2,8 +2,8 @@
  * register, in their own order, so x is read where it lies and tails are masked loads.
  *
  * A group is up to 6 rows of x by 4 outputs, or one row by 8: 24 running vectors at most. Where more
- * rows are asked for, they take turns inside a block of k, so that its weights come from the
- * first-level cache from the second turn on.
+ * rows are asked for, they take turns over a panel of outputs, one block of k long; meanwhile memory
+ * is asked for the next one, evenly over the turns.
  */
 #if defined(__x86_64__)
 
@@ -11,9 +11,10 @@
 
 #    include "model/matmul_panel.h"
 
-#    define INLINE   static inline __attribute__((always_inline))
-#    define MAX_COLS 8
-#    define MAX_SUMS 24
+#    define INLINE     static inline __attribute__((always_inline))
+#    define MAX_COLS   8
+#    define PANEL_COLS 24
+#    define MAX_SUMS   24
 
 /* The numbers at p that `mask` names, the others +0. */
 INLINE __m512 load_weights(const unsigned char *p, uint32_t dtype, __mmask16 mask)
@@ -30,6 +31,8 @@ typedef struct group {
     uint64_t x_stride;
     const unsigned char *w[MAX_COLS]; /* each one's `size` weights */
     uint32_t size;
+    uint64_t ahead,
+        ahead_step; /* bytes from w to what memory is asked for, and its growth a step */
 } group;
 
 /* 16 numbers along k from `k` on, those that `mask` names. */
@@ -85,8 +88,12 @@ INLINE void block_sums(const group *g, uint32_t dtype, int rows, int cols, float
 #    pragma GCC unroll 24
     for (int i = 0; i < rows * cols; i++) acc[i] = _mm512_setzero_ps();
     uint32_t whole = g->size & ~15u;
-    for (uint32_t k = 0; k < whole; k += 16)
+    uint64_t ahead = g->ahead;
+    for (uint32_t k = 0; k < whole; k += 16, ahead += g->ahead_step) {
+#    pragma GCC unroll 8
+        for (int c = 0; c < cols; c++) _mm_prefetch((const char *)g->w[c] + ahead, _MM_HINT_T0);
         step(acc, g, (place){k, 0xffff}, dtype, rows, cols);
+    }
     if (g->size > whole) {
         __mmask16 mask = (__mmask16)((1u << (g->size - whole)) - 1);
         step(acc, g, (place){whole, mask}, dtype, rows, cols);
@@ -97,49 +104,89 @@ INLINE void block_sums(const group *g, uint32_t dtype, int rows, int cols, float
                                           join_halves(acc[i + 2]), join_halves(acc[i + 3])));
 }
 
-/* The next rows' turn in one block of k: how many they were. */
-INLINE uint32_t turn(const group *g, uint32_t rows_left, uint32_t cols, uint32_t dtype,
-                     float *sums)
+/* How many rows take the next turn, of `left`. */
+INLINE uint32_t rows_of_turn(uint32_t left)
 {
-    if (cols == 8) {
-        block_sums(g, dtype, 1, 8, sums);
-        return 1;
-    }
-    switch (rows_left) {
-    case 1: block_sums(g, dtype, 1, 4, sums); return 1;
-    case 2: block_sums(g, dtype, 2, 4, sums); return 2;
-    case 3:
-    case 5: block_sums(g, dtype, 3, 4, sums); return 3;
-    case 4:
-    case 7:
-    case 8: block_sums(g, dtype, 4, 4, sums); return 4;
-    default: block_sums(g, dtype, 6, 4, sums); return 6;
-    }
+    if (left <= 4) return left;
+    return left == 5 ? 3 : left == 7 || left == 8 ? 4 : 6;
 }
 
-/* Outputs [col, col + n_cols) of all rows; where n_cols < cols, the last one is computed again. */
-INLINE void columns(const sheaf__matmul_rows *job, uint32_t col, uint32_t n_cols, uint32_t cols,
-                    uint32_t dtype)
+INLINE void turn(const group *g, uint32_t rows, uint32_t cols, uint32_t dtype, float *sums)
+{
+    if (cols == 8)
+        block_sums(g, dtype, 1, 8, sums);
+    else if (rows == 1)
+        block_sums(g, dtype, 1, 4, sums);
+    else if (rows == 2)
+        block_sums(g, dtype, 2, 4, sums);
+    else if (rows == 3)
+        block_sums(g, dtype, 3, 4, sums);
+    else if (rows == 4)
+        block_sums(g, dtype, 4, 4, sums);
+    else
+        block_sums(g, dtype, 6, 4, sums);
+}
+
+/* The outputs [col, end) of a panel, one block of k from `begin` on, in one turn of rows. */
+typedef struct part {
+    uint32_t col, end, width; /* width: of a whole panel */
+    uint32_t row, n_rows;
+    uint32_t turn, n_turns;
+    uint64_t begin;
+} part;
+
+/* From a block's weights to those that are wanted next: the next block of the same outputs, or the
+ * first one of the next panel. Each turn asks for its share of them. */
+INLINE uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
+{
+    uint64_t next = at->begin + size < k ? size : at->width * k - at->begin;
+    return (next + at->turn * size / at->n_turns) * bytes;
+}
+
+INLINE void part_sums(const sheaf__matmul_rows *job, const part *at, uint32_t cols,
+                      uint32_t dtype)
 {
     const sheaf__matrix *w = job->w;
     const uint64_t bytes = sheaf__dtype_bytes(dtype);
-    group g = {.x_stride = job->x_stride};
-    for (uint64_t begin = 0; begin < w->k; begin += SHEAF__MATMUL_BLOCK) {
-        uint64_t left = w->k - begin;
-        g.size = (uint32_t)(left < SHEAF__MATMUL_BLOCK ? left : SHEAF__MATMUL_BLOCK);
-        for (uint32_t c = 0; c < cols; c++) {
-            uint64_t first = (uint64_t)(col + (c < n_cols ? c : n_cols - 1)) * w->k + begin;
-            g.w[c] = (const unsigned char *)w->data + first * bytes;
+    uint64_t left = w->k - at->begin;
+    group g = {.x = job->x + at->row * job->x_stride + at->begin, .x_stride = job->x_stride};
+    g.size = (uint32_t)(left < SHEAF__MATMUL_BLOCK ? left : SHEAF__MATMUL_BLOCK);
+    g.ahead = distance_ahead(at, w->k, g.size, bytes);
+    g.ahead_step = 16 * bytes / at->n_turns;
+    for (uint32_t col = at->col; col < at->end; col += cols) {
+        float sums[MAX_SUMS];
+        uint32_t n_cols = at->end - col < cols ? at->end - col : cols;
+        for (uint32_t c = 0; c < cols; c++) { /* where outputs end, the last one again */
+            uint64_t row = col + (c < n_cols ? c : n_cols - 1);
+            g.w[c] = (const unsigned char *)w->data + (row * w->k + at->begin) * bytes;
         }
-        for (uint32_t row = 0; row < job->m;) {
-            float sums[MAX_SUMS];
-            g.x = job->x + row * job->x_stride + begin;
-            uint32_t rows = turn(&g, job->m - row, cols, dtype, sums);
-            for (uint32_t r = 0; r < rows; r++, row++)
-                for (uint32_t c = 0; c < n_cols; c++) {
-                    float *y = job->y + row * job->y_stride + col + c;
-                    *y = begin == 0 ? sums[r * cols + c] : *y + sums[r * cols + c];
-                }
+        turn(&g, at->n_rows, cols, dtype, sums);
+        for (uint32_t r = 0; r < at->n_rows; r++)
+            for (uint32_t c = 0; c < n_cols; c++) {
+                float *y = job->y + (at->row + r) * job->y_stride + col + c;
+                float sum = sums[r * cols + c];
+                *y = at->begin == 0 ? sum : *y + sum;
+            }
+    }
+}
+
+/* A panel is as wide as one group where one turn takes all rows, else PANEL_COLS: a block of it
+ * stays in the second-level cache while the rows take their turns. */
+INLINE void stream_panels(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
+                          uint32_t cols, uint32_t dtype)
+{
+    part at = {.n_turns = 0};
+    for (uint32_t row = 0; row < job->m; row += rows_of_turn(job->m - row)) at.n_turns++;
+    at.width = at.n_turns == 1 ? cols : PANEL_COLS;
+    for (at.col = begin; at.col < end; at.col += at.width) {
+        at.end = end - at.col < at.width ? end : at.col + at.width;
+        for (at.begin = 0; at.begin < job->w->k; at.begin += SHEAF__MATMUL_BLOCK) {
+            at.turn = 0;
+            for (at.row = 0; at.row < job->m; at.row += at.n_rows) {
+                at.n_rows = rows_of_turn(job->m - at.row);
+                part_sums(job, &at, cols, dtype);
+                at.turn++;
+            }
         }
     }
 }
@@ -147,14 +194,10 @@ INLINE void columns(const sheaf__matmul_rows *job, uint32_t col, uint32_t n_cols
 INLINE void stream_typed(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
                          uint32_t dtype)
 {
-    uint32_t cols = job->m == 1 ? 8 : 4;
-    for (uint32_t col = begin; col < end; col += cols) {
-        uint32_t n_cols = end - col < cols ? end - col : cols;
-        if (cols == 8)
-            columns(job, col, n_cols, 8, dtype);
-        else
-            columns(job, col, n_cols, 4, dtype);
-    }
+    if (job->m == 1)
+        stream_panels(job, begin, end, 8, dtype);
+    else
+        stream_panels(job, begin, end, 4, dtype);
 }
 
 static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
@@ -169,13 +212,14 @@ static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
 
 const sheaf__matmul_kernels sheaf__matmul_avx512 = {
     .isa = SHEAF_ISA_AVX512,
-    .stream_rows = 16,
+    .stream_rows = 32,
     .tile_rows = SHEAF__PANEL_AVX512_ROWS,
     .tile_cols = SHEAF__PANEL_AVX512_COLS,
     .stream = stream,
     .pack_x = sheaf__panel_avx512_pack_x,
     .pack_w = sheaf__panel_avx512_pack_w,
-    .tile = sheaf__panel_avx512_tile,
+    .group_tiles = SHEAF__PANEL_AVX512_GROUP,
+    .tiles = sheaf__panel_avx512_tiles,
 };
 
 #endif

@@ -43,6 +43,7 @@ typedef struct sheaf__matmul_kernels {
     uint32_t stream_rows; /* most rows that the streamed form is faster for */
     uint32_t tile_rows;   /* 0: no packed form, all rows are streamed */
     uint32_t tile_cols;
+    uint32_t group_tiles; /* most tiles, one below the other, that a call of `tiles` takes */
 
     /* Copies one row of k numbers to out, padded with +0 to a multiple of 16, in the order that
      * stream wants for weights of `dtype`. Null: stream reads x in place. */
@@ -60,9 +61,11 @@ typedef struct sheaf__matmul_kernels {
     void (*pack_w)(const sheaf__matrix *w, uint32_t begin, uint32_t n_cols,
                    sheaf__matmul_span span, float *out);
 
-    /* The block's sums of one tile: stored to y when the block is the first, else added to it. */
-    void (*tile)(const float *x_packed, const float *w_packed, sheaf__matmul_span span,
-                 uint32_t n_rows, uint32_t n_cols, float *y, uint64_t y_stride);
+    /* The block's sums of the tiles that n_rows make, packed one after another: stored to y when
+     * the block is the first, else added to it. A lane's weights are read for all of them while
+     * they lie in the first-level cache. */
+    void (*tiles)(const float *x_packed, const float *w_packed, sheaf__matmul_span span,
+                  uint32_t n_rows, uint32_t n_cols, float *y, uint64_t y_stride);
 } sheaf__matmul_kernels;
 
 extern const sheaf__matmul_kernels sheaf__matmul_scalar;

@@ -15,17 +15,7 @@
 #    define ROWS   SHEAF__PANEL_AVX2_ROWS
 #    define COLS   SHEAF__PANEL_AVX2_COLS
 #    define TILE   (ROWS * COLS)
-
-void sheaf__panel_avx2_pack_x(const float *x, uint64_t x_stride, uint32_t n_rows, uint32_t k,
-                              sheaf__matmul_span span, float *out)
-{
-    for (uint32_t place = 0; place < SHEAF__MATMUL_LANES; place++) {
-        uint64_t at = span.begin + sheaf__panel_lane[place];
-        for (uint32_t s = 0; s < span.n_steps; s++, at += SHEAF__MATMUL_LANES)
-            for (uint32_t r = 0; r < ROWS; r++)
-                *out++ = r < n_rows && at < k ? x[r * x_stride + at] : 0.0f;
-    }
-}
+#    define GROUP  SHEAF__PANEL_AVX2_GROUP
 
 /* A step of one weight row in two vectors, lanes 0 .. 7 and 8 .. 15. */
 typedef struct pair {
@@ -67,52 +57,102 @@ INLINE void transpose8(__m256 rows[8])
     }
 }
 
-/* One step of eight weight rows to their places in the 16 lanes. */
-INLINE void pack_step(const unsigned char *const *rows, uint32_t dtype, uint64_t lane_floats,
-                      float *out)
+/* Eight rows of weights or of x, from a block's begin on; missing ones are zeros. */
+typedef struct eight {
+    const unsigned char *row[8];
+} eight;
+
+static const unsigned char zeros[SHEAF__MATMUL_BLOCK * sizeof(float)];
+
+INLINE eight eight_rows(const void *first, uint64_t row_bytes, uint32_t n_rows)
 {
-    __m256 low[8], high[8];
+    eight e;
+    for (uint32_t i = 0; i < 8; i++)
+        e.row[i] = i < n_rows ? (const unsigned char *)first + i * row_bytes : zeros;
+    return e;
+}
+
+/* The step at `offset` bytes: low[i] is lane i of the eight rows, high[i] lane i + 8. */
+INLINE void load_lanes(const eight *e, uint64_t offset, uint32_t dtype, __m256 low[8],
+                       __m256 high[8])
+{
 #    pragma GCC unroll 8
-    for (int c = 0; c < 8; c++) {
-        pair both = load_step(rows[c], dtype);
-        low[c] = both.low;
-        high[c] = both.high;
+    for (int i = 0; i < 8; i++) {
+        pair both = load_step(e->row[i] + offset, dtype);
+        low[i] = both.low;
+        high[i] = both.high;
     }
     transpose8(low);
     transpose8(high);
+}
+
+/* The same for a last step of n < 16 numbers: what lies behind a row is not ours to read. */
+INLINE void load_tail(const eight *e, uint64_t offset, uint32_t n, uint32_t dtype,
+                      __m256 low[8], __m256 high[8])
+{
+    unsigned char tails[8][64] = {{0}};
+    for (int i = 0; i < 8; i++)
+        memcpy(tails[i], e->row[i] + offset, n * sheaf__dtype_bytes(dtype));
+    eight cut = eight_rows(tails, sizeof tails[0], 8);
+    load_lanes(&cut, 0, dtype, low, high);
+}
+
+/* How many of a span's steps are whole, and how many numbers the last one has otherwise. */
+INLINE uint32_t whole_steps(sheaf__matmul_span span, uint32_t k, uint32_t *tail)
+{
+    uint64_t left = k - span.begin, all = span.n_steps * (uint64_t)SHEAF__MATMUL_LANES;
+    *tail = left < all ? (uint32_t)(left % SHEAF__MATMUL_LANES) : 0;
+    return span.n_steps - (*tail != 0);
+}
+
+void sheaf__panel_avx2_pack_x(const float *x, uint64_t x_stride, uint32_t n_rows, uint32_t k,
+                              sheaf__matmul_span span, float *out)
+{
+    const uint64_t lane_floats = span.n_steps * (uint64_t)ROWS;
+    eight rows = eight_rows(x + span.begin, x_stride * sizeof *x, n_rows);
+    uint32_t tail, whole = whole_steps(span, k, &tail);
+    for (uint32_t s = 0; s < span.n_steps; s++, out += ROWS) {
+        __m256 low[8], high[8];
+        if (s < whole)
+            load_lanes(&rows, s * sizeof(float[16]), SHEAF_DTYPE_F32, low, high);
+        else
+            load_tail(&rows, s * sizeof(float[16]), tail, SHEAF_DTYPE_F32, low, high);
 #    pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        /* lane i + 8 lies right behind lane i */
-        float *place = out + sheaf__panel_lane[i] * lane_floats;
-        _mm256_store_ps(place, low[i]);
-        _mm256_store_ps(place + lane_floats, high[i]);
+        for (int i = 0; i < 8; i++) {
+            /* six of the eight; lane i + 8 lies right behind lane i */
+            float *place = out + sheaf__panel_lane[i] * lane_floats;
+            _mm_storeu_ps(place, _mm256_castps256_ps128(low[i]));
+            _mm_storel_pi((__m64 *)(void *)(place + 4), _mm256_extractf128_ps(low[i], 1));
+            place += lane_floats;
+            _mm_storeu_ps(place, _mm256_castps256_ps128(high[i]));
+            _mm_storel_pi((__m64 *)(void *)(place + 4), _mm256_extractf128_ps(high[i], 1));
+        }
     }
 }
 
 INLINE void pack_w_typed(const sheaf__matrix *w, uint32_t begin, uint32_t n_cols,
                          sheaf__matmul_span span, float *out, uint32_t dtype)
 {
-    static const unsigned char zeros[64];
-    const uint64_t bytes = sheaf__dtype_bytes(dtype);
+    const uint64_t bytes = sheaf__dtype_bytes(dtype), step = SHEAF__MATMUL_LANES * bytes;
     const uint64_t lane_floats = (span.n_steps + 1) * (uint64_t)COLS;
+    uint32_t tail, whole = whole_steps(span, w->k, &tail);
     for (uint32_t half = 0; half < COLS; half += 8) {
-        const unsigned char *row[8];
-        for (uint32_t c = 0; c < 8; c++) {
-            uint64_t first = (uint64_t)(begin + half + c) * w->k + span.begin;
-            row[c] = half + c < n_cols ? (const unsigned char *)w->data + first * bytes : NULL;
-        }
+        uint64_t first = (uint64_t)(begin + half) * w->k + span.begin;
+        eight rows = eight_rows((const unsigned char *)w->data + first * bytes, w->k * bytes,
+                                n_cols > half ? n_cols - half : 0);
         for (uint32_t s = 0; s < span.n_steps; s++) {
-            uint64_t left = w->k - span.begin - s * (uint64_t)SHEAF__MATMUL_LANES;
-            unsigned char tails[8][64];
-            const unsigned char *at[8];
-            for (uint32_t c = 0; c < 8; c++) {
-                at[c] = row[c] == NULL ? zeros : row[c] + s * SHEAF__MATMUL_LANES * bytes;
-                if (left >= SHEAF__MATMUL_LANES || row[c] == NULL) continue;
-                memset(tails[c], 0, sizeof tails[c]);
-                memcpy(tails[c], at[c], left * bytes);
-                at[c] = tails[c];
+            __m256 low[8], high[8];
+            if (s < whole)
+                load_lanes(&rows, s * step, dtype, low, high);
+            else
+                load_tail(&rows, s * step, tail, dtype, low, high);
+            float *at = out + s * (uint64_t)COLS + half;
+#    pragma GCC unroll 8
+            for (int i = 0; i < 8; i++) {
+                float *place = at + sheaf__panel_lane[i] * lane_floats;
+                _mm256_store_ps(place, low[i]);
+                _mm256_store_ps(place + lane_floats, high[i]);
             }
-            pack_step(at, dtype, lane_floats, out + s * (uint64_t)COLS + half);
         }
     }
 }
@@ -129,10 +169,12 @@ void sheaf__panel_avx2_pack_w(const sheaf__matrix *w, uint32_t begin, uint32_t n
 }
 
 /* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The number
- * of joins after the lane at `place` is the number of ones that end it in binary. */
-INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
-                        float *stack)
+ * of joins after the lane at `place` is the number of ones that end it in binary. Meanwhile the
+ * second-level cache is asked for the tile a group further on: x comes from beyond it. */
+INLINE void lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
+                      float *stack)
 {
+    const uint64_t next = GROUP * SHEAF__MATMUL_LANES * ROWS * (uint64_t)n_steps;
     __m256 acc[ROWS][2];
 #    pragma GCC unroll 6
     for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
@@ -145,6 +187,7 @@ INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32
             acc[r][0] = _mm256_fmadd_ps(number, w0, acc[r][0]);
             acc[r][1] = _mm256_fmadd_ps(number, w1, acc[r][1]);
         }
+        if (s % 2 == 0) _mm_prefetch((const char *)(x + next), _MM_HINT_T1);
         w += COLS;
         x += ROWS;
     }
@@ -161,23 +204,25 @@ INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32
         _mm256_store_ps(stack + r * COLS, acc[r][0]);
         _mm256_store_ps(stack + r * COLS + 8, acc[r][1]);
     }
-    return stack + TILE;
 }
 
-void sheaf__panel_avx2_tile(const float *x_packed, const float *w_packed,
-                            sheaf__matmul_span span, uint32_t n_rows, uint32_t n_cols, float *y,
-                            uint64_t y_stride)
+void sheaf__panel_avx2_tiles(const float *x_packed, const float *w_packed,
+                             sheaf__matmul_span span, uint32_t n_rows, uint32_t n_cols,
+                             float *y, uint64_t y_stride)
 {
-    float tiles[5 * TILE] __attribute__((aligned(32)));
-    float *top = tiles;
-    for (uint32_t place = 0; place < SHEAF__MATMUL_LANES; place++) {
-        top = lane_tile(x_packed, w_packed, span.n_steps, place, top);
-        x_packed += span.n_steps * (uint64_t)ROWS;
-        w_packed += (span.n_steps + 1) * (uint64_t)COLS;
+    float tiles[GROUP][5 * TILE] __attribute__((aligned(64)));
+    const uint64_t x_lane = span.n_steps * (uint64_t)ROWS;
+    const uint64_t w_lane = (span.n_steps + 1) * (uint64_t)COLS;
+    for (uint32_t place = 0, depth = 0; place < SHEAF__MATMUL_LANES; place++) {
+        const float *x = x_packed + place * x_lane, *w = w_packed + place * w_lane;
+        for (uint32_t t = 0; t * ROWS < n_rows; t++, x += SHEAF__MATMUL_LANES * x_lane)
+            lane_tile(x, w, span.n_steps, place, tiles[t] + depth * TILE);
+        depth += 1 - (uint32_t)__builtin_ctz(~place);
     }
-    for (uint32_t r = 0; r < n_rows; r++, y += y_stride)
-        for (uint32_t c = 0; c < n_cols; c++)
-            y[c] = span.begin == 0 ? tiles[r * COLS + c] : y[c] + tiles[r * COLS + c];
+    for (uint32_t r = 0; r < n_rows; r++, y += y_stride) {
+        const float *sums = tiles[r / ROWS] + r % ROWS * COLS;
+        for (uint32_t c = 0; c < n_cols; c++) y[c] = span.begin == 0 ? sums[c] : y[c] + sums[c];
+    }
 }
 
 #endif

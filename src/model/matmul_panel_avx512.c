@@ -13,6 +13,7 @@
 #    define ROWS   SHEAF__PANEL_AVX512_ROWS
 #    define COLS   SHEAF__PANEL_AVX512_COLS
 #    define TILE   (ROWS * COLS)
+#    define GROUP  SHEAF__PANEL_AVX512_GROUP
 
 /* The numbers at p that `mask` names, the others +0. */
 INLINE __m512 load_step(const unsigned char *p, uint32_t dtype, __mmask16 mask)
@@ -117,10 +118,12 @@ void sheaf__panel_avx512_pack_w(const sheaf__matrix *w, uint32_t begin, uint32_t
 }
 
 /* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The number
- * of joins after the lane at `place` is the number of ones that end it in binary. */
-INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
-                        float *stack)
+ * of joins after the lane at `place` is the number of ones that end it in binary. Meanwhile the
+ * second-level cache is asked for the tile a group further on: x comes from beyond it. */
+INLINE void lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
+                      float *stack)
 {
+    const uint64_t next = GROUP * SHEAF__MATMUL_LANES * ROWS * (uint64_t)n_steps;
     __m512 acc[ROWS][2];
 #    pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
@@ -132,6 +135,7 @@ INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32
             acc[r][0] = _mm512_fmadd_ps(number, w0, acc[r][0]);
             acc[r][1] = _mm512_fmadd_ps(number, w1, acc[r][1]);
         }
+        if (s % 2 == 0) _mm_prefetch((const char *)(x + next), _MM_HINT_T1);
         w += COLS;
         x += ROWS;
     }
@@ -148,23 +152,25 @@ INLINE float *lane_tile(const float *x, const float *w, uint32_t n_steps, uint32
         _mm512_store_ps(stack + r * COLS, acc[r][0]);
         _mm512_store_ps(stack + r * COLS + 16, acc[r][1]);
     }
-    return stack + TILE;
 }
 
-void sheaf__panel_avx512_tile(const float *x_packed, const float *w_packed,
-                              sheaf__matmul_span span, uint32_t n_rows, uint32_t n_cols,
-                              float *y, uint64_t y_stride)
+void sheaf__panel_avx512_tiles(const float *x_packed, const float *w_packed,
+                               sheaf__matmul_span span, uint32_t n_rows, uint32_t n_cols,
+                               float *y, uint64_t y_stride)
 {
-    float tiles[5 * TILE] __attribute__((aligned(64)));
-    float *top = tiles;
-    for (uint32_t place = 0; place < SHEAF__MATMUL_LANES; place++) {
-        top = lane_tile(x_packed, w_packed, span.n_steps, place, top);
-        x_packed += span.n_steps * (uint64_t)ROWS;
-        w_packed += (span.n_steps + 1) * (uint64_t)COLS;
+    float tiles[GROUP][5 * TILE] __attribute__((aligned(64)));
+    const uint64_t x_lane = span.n_steps * (uint64_t)ROWS;
+    const uint64_t w_lane = (span.n_steps + 1) * (uint64_t)COLS;
+    for (uint32_t place = 0, depth = 0; place < SHEAF__MATMUL_LANES; place++) {
+        const float *x = x_packed + place * x_lane, *w = w_packed + place * w_lane;
+        for (uint32_t t = 0; t * ROWS < n_rows; t++, x += SHEAF__MATMUL_LANES * x_lane)
+            lane_tile(x, w, span.n_steps, place, tiles[t] + depth * TILE);
+        depth += 1 - (uint32_t)__builtin_ctz(~place);
     }
-    for (uint32_t r = 0; r < n_rows; r++, y += y_stride)
-        for (uint32_t c = 0; c < n_cols; c++)
-            y[c] = span.begin == 0 ? tiles[r * COLS + c] : y[c] + tiles[r * COLS + c];
+    for (uint32_t r = 0; r < n_rows; r++, y += y_stride) {
+        const float *sums = tiles[r / ROWS] + r % ROWS * COLS;
+        for (uint32_t c = 0; c < n_cols; c++) y[c] = span.begin == 0 ? sums[c] : y[c] + sums[c];
+    }
 }
 
 #endif
