@@ -37,10 +37,8 @@ typedef struct sheaf__model_flags {
         .kv_dtype = SHEAF_CODEC_BF16                                                           \
     }
 
-#define SHEAF__N_MODEL_FLAGS 10
-
-/* Appends the model flags to a table at flags[*n]. */
-void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flag *flags, uint32_t *n);
+/* Adds the model flags to a table. */
+void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags);
 
 /* The engine's options for them. */
 sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,

@@ -76,23 +76,14 @@ static void find_model(demo_state *demo)
 
 static sheaf_status parse(int argc, char **argv, demo_state *demo, bool *done, sheaf_error *err)
 {
-    sheaf__flag flags[SHEAF__N_MODEL_FLAGS + 2];
-    uint32_t n = 0;
-    sheaf__model_flags_add(&demo->model_flags, flags, &n);
-    flags[n++] = (sheaf__flag){
-        "questions",        'q', SHEAF__FLAG_U32, "N", "questions to ask (default 8)",
-        &demo->n_questions, 1,   MAX_QUESTIONS,   {0}, NULL};
-    flags[n++] = (sheaf__flag){"eval",
-                               0,
-                               SHEAF__FLAG_TEXT,
-                               "FILE",
-                               "chats to ask (default: the model's)",
-                               &demo->eval_path,
-                               0,
-                               0,
-                               {0},
-                               NULL};
-    SHEAF__TRY(sheaf__flags_parse(&sheaf__command_demo, flags, n, argc, argv, done, err));
+    sheaf__flags flags = {0};
+    sheaf__model_flags_add(&demo->model_flags, &flags);
+    sheaf__flag_range(sheaf__flags_add(&flags, SHEAF__FLAG_U32, "questions,q=N",
+                                       &demo->n_questions, "questions to ask (default 8)"),
+                      1, MAX_QUESTIONS);
+    sheaf__flags_add(&flags, SHEAF__FLAG_TEXT, "eval=FILE", &demo->eval_path,
+                     "chats to ask (default: the model's)");
+    SHEAF__TRY(sheaf__flags_parse(&sheaf__command_demo, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
     if (demo->model_flags.kv_backend != SHEAF__KV_PAGED)
         return sheaf__error_set(err, SHEAF_E_USAGE,

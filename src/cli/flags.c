@@ -8,9 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FLAGS   40
 #define HELP_VALUE  256 /* getopt's return value of --help; flag i returns HELP_VALUE + 1 + i */
 #define HELP_COLUMN 27
+
+sheaf__flag *sheaf__flags_add(sheaf__flags *flags, uint32_t kind, const char *spec, void *value,
+                              const char *help)
+{
+    SHEAF__ASSERT(flags->n < SHEAF__MAX_FLAGS);
+    sheaf__flag *flag = &flags->at[flags->n++];
+    size_t n = strcspn(spec, ",=");
+    snprintf(flag->name, sizeof flag->name, "%.*s", (int)n, spec);
+    if (spec[n] == ',') {
+        flag->letter = spec[n + 1];
+        n += 2;
+    }
+    if (spec[n] == '=') flag->metavar = spec + n + 1;
+    flag->kind = kind;
+    flag->value = value;
+    flag->help = help;
+    return flag;
+}
+
+void sheaf__flag_range(sheaf__flag *flag, double min, double max)
+{
+    flag->min = min;
+    flag->max = max;
+}
 
 static sheaf_status refuse(sheaf_error *err, const sheaf__flag *flag, const char *text,
                            const char *wanted)
@@ -76,7 +99,7 @@ static sheaf_status parse_choice(const sheaf__flag *flag, const char *text, shea
     char wanted[96] = "one of";
     for (uint32_t i = 0; flag->choices[i] != NULL; i++) {
         if (strcmp(flag->choices[i], text) == 0) {
-            *(uint32_t *)flag->value = flag->choice_values ? flag->choice_values[i] : i;
+            *(uint32_t *)flag->value = i;
             return SHEAF_OK;
         }
         size_t used = strlen(wanted);
@@ -102,18 +125,15 @@ static sheaf_status parse_value(const sheaf__flag *flag, const char *text, sheaf
     }
 }
 
-static void print_help(const sheaf__command *command, const sheaf__flag *flags, uint32_t n)
+static void print_help(const sheaf__command *command, const sheaf__flags *flags)
 {
     printf("usage: sheaf %s %s\n\n%s\n\n", command->name, command->arguments, command->summary);
-    for (uint32_t i = 0; i < n; i++) {
-        const sheaf__flag *flag = &flags[i];
-        char left[64];
-        if (flag->letter)
-            snprintf(left, sizeof left, "  -%c, --%s", flag->letter, flag->name);
-        else
-            snprintf(left, sizeof left, "      --%s", flag->name);
-        size_t used = strlen(left);
-        if (flag->metavar) snprintf(left + used, sizeof left - used, " %s", flag->metavar);
+    for (uint32_t i = 0; i < flags->n; i++) {
+        const sheaf__flag *flag = &flags->at[i];
+        char left[64], letter[8] = "    ";
+        if (flag->letter) snprintf(letter, sizeof letter, "-%c, ", flag->letter);
+        snprintf(left, sizeof left, "  %s--%s%s%s", letter, flag->name,
+                 flag->metavar ? " " : "", flag->metavar ? flag->metavar : "");
         printf("%-*s %s", HELP_COLUMN, left, flag->help);
         for (uint32_t c = 0; flag->choices[c] != NULL; c++)
             printf("%s%s", c == 0 ? ": " : ", ", flag->choices[c]);
@@ -123,27 +143,39 @@ static void print_help(const sheaf__command *command, const sheaf__flag *flags, 
     if (command->details != NULL) printf("\n%s", command->details);
 }
 
-sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag *flags,
-                                uint32_t n, int argc, char **argv, bool *done, sheaf_error *err)
+/* getopt's tables. letters: 2 characters a flag, and ":h". */
+static void fill_getopt(const sheaf__flags *flags, struct option *options, char *letters)
 {
-    struct option options[MAX_FLAGS + 2] = {{0}};
-    char letters[2 * MAX_FLAGS + 4] = ":h";
-    SHEAF__ASSERT(n <= MAX_FLAGS);
-    for (uint32_t i = 0; i < n; i++) {
-        int has_value = flags[i].kind == SHEAF__FLAG_SWITCH ? no_argument : required_argument;
-        options[i] = (struct option){flags[i].name, has_value, NULL, HELP_VALUE + 1 + (int)i};
-        if (!flags[i].letter) continue;
-        size_t used = strlen(letters);
-        snprintf(letters + used, sizeof letters - used, "%c%s", flags[i].letter,
-                 has_value ? ":" : "");
+    char *at = letters + sprintf(letters, ":h");
+    for (uint32_t i = 0; i < flags->n; i++) {
+        const sheaf__flag *flag = &flags->at[i];
+        int has_value = flag->kind == SHEAF__FLAG_SWITCH ? no_argument : required_argument;
+        options[i] = (struct option){flag->name, has_value, NULL, HELP_VALUE + 1 + (int)i};
+        if (flag->letter) at += sprintf(at, "%c%s", flag->letter, has_value ? ":" : "");
     }
-    options[n] = (struct option){"help", no_argument, NULL, HELP_VALUE};
+    options[flags->n] = (struct option){"help", no_argument, NULL, HELP_VALUE};
+}
+
+static const sheaf__flag *find_flag(const sheaf__flags *flags, int got)
+{
+    if (got > HELP_VALUE) return &flags->at[got - HELP_VALUE - 1];
+    uint32_t i = 0;
+    while (flags->at[i].letter != got) i++;
+    return &flags->at[i];
+}
+
+sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flags *flags,
+                                int argc, char **argv, bool *done, sheaf_error *err)
+{
+    struct option options[SHEAF__MAX_FLAGS + 2] = {{0}};
+    char letters[2 * SHEAF__MAX_FLAGS + 4];
+    fill_getopt(flags, options, letters);
     optind = 1;
     opterr = 0;
     int got;
     while ((got = getopt_long(argc, argv, letters, options, NULL)) != -1) {
         if (got == HELP_VALUE || got == 'h') {
-            print_help(command, flags, n);
+            print_help(command, flags);
             *done = true;
             return SHEAF_OK;
         }
@@ -151,10 +183,7 @@ sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag
             return sheaf__error_set(err, SHEAF_E_USAGE, "%.120s: %s", argv[optind - 1],
                                     got == ':' ? "needs a value"
                                                : "no such flag, or not unique");
-        uint32_t index = (uint32_t)(got - HELP_VALUE - 1);
-        for (uint32_t i = 0; got < HELP_VALUE && i < n; i++)
-            if (flags[i].letter == got) index = i;
-        SHEAF__TRY(parse_value(&flags[index], optarg, err));
+        SHEAF__TRY(parse_value(find_flag(flags, got), optarg, err));
     }
     if (optind < argc)
         return sheaf__error_set(err, SHEAF_E_USAGE, "'%.120s': unexpected argument",

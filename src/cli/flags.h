@@ -20,19 +20,31 @@ enum {
     SHEAF__FLAG_CHOICE = 6  /* uint32_t: index into choices */
 };
 
+#define SHEAF__MAX_FLAGS   40
 #define SHEAF__MAX_CHOICES 5
 
 typedef struct sheaf__flag {
-    const char *name; /* without dashes */
-    char letter;      /* 0: none */
-    uint32_t kind;
+    char name[24];       /* without dashes */
+    char letter;         /* 0: none */
     const char *metavar; /* null for a switch */
+    uint32_t kind;
     const char *help;
     void *value;                                 /* written when the flag is given */
     double min, max;                             /* both 0: any */
     const char *choices[SHEAF__MAX_CHOICES + 1]; /* null-terminated */
-    const uint32_t *choice_values;               /* null: the index itself */
 } sheaf__flag;
+
+/* A table of flags; starts from zero. */
+typedef struct sheaf__flags {
+    uint32_t n;
+    sheaf__flag at[SHEAF__MAX_FLAGS];
+} sheaf__flags;
+
+/* Adds a flag. spec: "name", "name,l" (a letter), either with "=METAVAR" unless it is a switch. Returns
+ * it for sheaf__flag_range or its choices. */
+sheaf__flag *sheaf__flags_add(sheaf__flags *flags, uint32_t kind, const char *spec, void *value,
+                              const char *help);
+void sheaf__flag_range(sheaf__flag *flag, double min, double max);
 
 /* A subcommand: `sheaf NAME`. */
 typedef struct sheaf__command {
@@ -43,10 +55,9 @@ typedef struct sheaf__command {
     int (*run)(int argc, char **argv);
 } sheaf__command;
 
-/* Parses argv against n flags. On --help prints the help to standard output and sets *done.
+/* Parses argv against the table. On --help prints the help to standard output and sets *done.
  * Positional arguments are refused. SHEAF_E_USAGE: `err` holds the sentence. */
-sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag *flags,
-                                uint32_t n, int argc, char **argv, bool *done,
-                                sheaf_error *err);
+sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flags *flags,
+                                int argc, char **argv, bool *done, sheaf_error *err);
 
 #endif

@@ -49,112 +49,47 @@ sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, she
     }
 }
 
-void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flag *flags, uint32_t *n)
+static void set_choices(sheaf__flag *flag, const char *const *choices)
 {
-    const sheaf__flag all[SHEAF__N_MODEL_FLAGS] = {
-        {"model",
-         'm',
-         SHEAF__FLAG_TEXT,
-         "DIR",
-         "Hugging Face directory, or random:NAME[:layers=N]",
-         &values->path,
-         0,
-         0,
-         {0},
-         NULL},
-        {"threads",
-         't',
-         SHEAF__FLAG_U32,
-         "N",
-         "threads that compute (default: one a processor)",
-         &values->n_threads,
-         1,
-         256,
-         {0},
-         NULL},
-        {"isa",
-         0,
-         SHEAF__FLAG_CHOICE,
-         "SET",
-         "instruction set of the kernels",
-         &values->isa,
-         0,
-         0,
-         {"auto", "scalar", "avx2", "avx512", "neon"},
-         NULL},
-        {"kv-backend",
-         0,
-         SHEAF__FLAG_CHOICE,
-         "KIND",
-         "where K and V live",
-         &values->kv_backend,
-         0,
-         0,
-         {"paged", "dense"},
-         NULL},
-        {"kv-dtype",
-         0,
-         SHEAF__FLAG_CHOICE,
-         "TYPE",
-         "how K and V are stored (default bf16)",
-         &values->kv_dtype,
-         0,
-         0,
-         {"f32", "f16", "bf16"},
-         NULL},
-        {"attn",
-         0,
-         SHEAF__FLAG_CHOICE,
-         "PATH",
-         "attention path",
-         &values->attn_path,
-         0,
-         0,
-         {"fused", "gather", "reference"},
-         NULL},
-        {"ctx-size",
-         'c',
-         SHEAF__FLAG_U32,
-         "N",
-         "positions a sequence may have (default: the model's)",
-         &values->ctx_size,
-         1,
-         1 << 24,
-         {0},
-         NULL},
-        {"prefill-chunk",
-         0,
-         SHEAF__FLAG_U32,
-         "N",
-         "tokens of a prompt run at once (default 512)",
-         &values->prefill_chunk,
-         1,
-         1 << 16,
-         {0},
-         NULL},
-        {"kv-budget",
-         0,
-         SHEAF__FLAG_BYTES,
-         "BYTES",
-         "memory for K and V (default: the machine's)",
-         &values->kv_budget_bytes,
-         0,
-         0,
-         {0},
-         NULL},
-        {"copy-weights",
-         0,
-         SHEAF__FLAG_SWITCH,
-         NULL,
-         "copy the weights into huge pages",
-         &values->copy_weights,
-         0,
-         0,
-         {0},
-         NULL},
-    };
-    memcpy(flags + *n, all, sizeof all);
-    *n += SHEAF__N_MODEL_FLAGS;
+    for (uint32_t i = 0; i < SHEAF__MAX_CHOICES && choices[i] != NULL; i++)
+        flag->choices[i] = choices[i];
+}
+
+void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
+{
+    /* in the order of SHEAF_ISA_..., SHEAF__KV_..., SHEAF_CODEC_..., SHEAF_ATTN_... */
+    static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", "neon"};
+    static const char *const backends[] = {"paged", "dense", NULL};
+    static const char *const codecs[] = {"f32", "f16", "bf16", NULL};
+    static const char *const paths[] = {"fused", "gather", "reference", NULL};
+    const uint32_t choice = SHEAF__FLAG_CHOICE, number = SHEAF__FLAG_U32;
+    sheaf__flags_add(flags, SHEAF__FLAG_TEXT, "model,m=DIR", &values->path,
+                     "Hugging Face directory, or random:NAME[:layers=N]");
+    sheaf__flag_range(sheaf__flags_add(flags, number, "threads,t=N", &values->n_threads,
+                                       "threads that compute (default: one a processor)"),
+                      1, 256);
+    set_choices(sheaf__flags_add(flags, choice, "isa=SET", &values->isa,
+                                 "instruction set of the kernels"),
+                isas);
+    set_choices(sheaf__flags_add(flags, choice, "kv-backend=KIND", &values->kv_backend,
+                                 "where K and V live"),
+                backends);
+    set_choices(sheaf__flags_add(flags, choice, "kv-dtype=TYPE", &values->kv_dtype,
+                                 "how K and V are stored (default bf16)"),
+                codecs);
+    set_choices(
+        sheaf__flags_add(flags, choice, "attn=PATH", &values->attn_path, "attention path"),
+        paths);
+    sheaf__flag_range(sheaf__flags_add(flags, number, "ctx-size,c=N", &values->ctx_size,
+                                       "positions a sequence may have (default: the model's)"),
+                      1, 1 << 24);
+    sheaf__flag_range(sheaf__flags_add(flags, number, "prefill-chunk=N", &values->prefill_chunk,
+                                       "tokens of a prompt run at once (default 512)"),
+                      1, 1 << 16);
+    sheaf__flags_add(flags, SHEAF__FLAG_BYTES, "kv-budget=BYTES", &values->kv_budget_bytes,
+                     "memory for K and V (default: the machine's)");
+    sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "copy-weights", &values->copy_weights,
+                     "copy the weights into huge pages");
 }
 
 sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,

@@ -9,7 +9,6 @@
 #include "cli/cli.h"
 
 #define DEFAULT_MAX_TOKENS 256
-#define N_RUN_FLAGS        (SHEAF__N_MODEL_FLAGS + 13)
 
 typedef struct run_flags {
     sheaf__model_flags model;
@@ -42,137 +41,55 @@ typedef struct run_state {
     uint64_t prefill_ns, decode_ns;
 } run_state;
 
+static void add_prompt_flags(run_flags *f, sheaf__flags *flags)
+{
+    const uint32_t text = SHEAF__FLAG_TEXT;
+    sheaf__flags_add(flags, text, "prompt,p=TEXT", &f->prompt, "the prompt");
+    sheaf__flags_add(flags, text, "file,f=FILE", &f->file,
+                     "read the prompt from a file; - is standard input");
+    sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "chat", &f->chat,
+                     "put the prompt into the model's chat template");
+    sheaf__flags_add(flags, text, "system=TEXT", &f->system, "system message; implies --chat");
+    sheaf__flags_add(flags, text, "chat-template=NAME", &f->template_name,
+                     "a template's name instead of the model's own; implies --chat");
+}
+
+static void add_answer_flags(run_flags *f, sheaf__flags *flags)
+{
+    const uint32_t whole = SHEAF__FLAG_U32, number = SHEAF__FLAG_F32;
+    sheaf__sampler_options *s = &f->sampling;
+    sheaf__flag_range(sheaf__flags_add(flags, whole, "max-tokens,n=N", &f->max_tokens,
+                                       "tokens of the answer at most (default 256)"),
+                      1, 1 << 24);
+    sheaf__flag_range(sheaf__flags_add(flags, number, "temp=T", &s->temperature,
+                                       "temperature; 0 is greedy (default 0)"),
+                      0, 100);
+    sheaf__flag_range(
+        sheaf__flags_add(flags, number, "top-p=P", &s->top_p,
+                         "smallest set of tokens with this probability (default 1: off)"),
+        0, 1);
+    sheaf__flag_range(sheaf__flags_add(flags, whole, "top-k=K", &s->top_k,
+                                       "the K likeliest tokens (default 0: off)"),
+                      0, 1 << 24);
+    sheaf__flag_range(
+        sheaf__flags_add(flags, number, "min-p=P", &s->min_p,
+                         "tokens at least P times as likely as the likeliest (default 0: off)"),
+        0, 1);
+    sheaf__flags_add(flags, SHEAF__FLAG_U64, "seed,s=N", &s->seed,
+                     "seed of the sampling (default 0)");
+    sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "ids", &f->ids,
+                     "print token ids instead of text");
+    sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "quiet,q", &f->quiet,
+                     "no progress and no figures on standard error");
+}
+
 static sheaf_status parse(int argc, char **argv, run_flags *f, bool *done, sheaf_error *err)
 {
-    sheaf__flag flags[N_RUN_FLAGS];
-    uint32_t n = 0;
-    sheaf__model_flags_add(&f->model, flags, &n);
-    const sheaf__flag own[] = {
-        {"prompt", 'p', SHEAF__FLAG_TEXT, "TEXT", "the prompt", &f->prompt, 0, 0, {0}, NULL},
-        {"file",
-         'f',
-         SHEAF__FLAG_TEXT,
-         "FILE",
-         "read the prompt from a file; - is standard input",
-         &f->file,
-         0,
-         0,
-         {0},
-         NULL},
-        {"chat",
-         0,
-         SHEAF__FLAG_SWITCH,
-         NULL,
-         "put the prompt into the model's chat template",
-         &f->chat,
-         0,
-         0,
-         {0},
-         NULL},
-        {"system",
-         0,
-         SHEAF__FLAG_TEXT,
-         "TEXT",
-         "system message; implies --chat",
-         &f->system,
-         0,
-         0,
-         {0},
-         NULL},
-        {"chat-template",
-         0,
-         SHEAF__FLAG_TEXT,
-         "NAME",
-         "chatml or llama3 instead of the model's; implies --chat",
-         &f->template_name,
-         0,
-         0,
-         {0},
-         NULL},
-        {"max-tokens",
-         'n',
-         SHEAF__FLAG_U32,
-         "N",
-         "tokens of the answer at most (default 256)",
-         &f->max_tokens,
-         1,
-         1 << 24,
-         {0},
-         NULL},
-        {"temp",
-         0,
-         SHEAF__FLAG_F32,
-         "T",
-         "temperature; 0 is greedy (default 0)",
-         &f->sampling.temperature,
-         0,
-         100,
-         {0},
-         NULL},
-        {"top-p",
-         0,
-         SHEAF__FLAG_F32,
-         "P",
-         "smallest set of tokens with this probability (default 1: off)",
-         &f->sampling.top_p,
-         0,
-         1,
-         {0},
-         NULL},
-        {"top-k",
-         0,
-         SHEAF__FLAG_U32,
-         "K",
-         "the K likeliest tokens (default 0: off)",
-         &f->sampling.top_k,
-         0,
-         1 << 24,
-         {0},
-         NULL},
-        {"min-p",
-         0,
-         SHEAF__FLAG_F32,
-         "P",
-         "tokens at least P times as likely as the likeliest (default 0: off)",
-         &f->sampling.min_p,
-         0,
-         1,
-         {0},
-         NULL},
-        {"seed",
-         's',
-         SHEAF__FLAG_U64,
-         "N",
-         "seed of the sampling (default 0)",
-         &f->sampling.seed,
-         0,
-         0,
-         {0},
-         NULL},
-        {"ids",
-         0,
-         SHEAF__FLAG_SWITCH,
-         NULL,
-         "print token ids instead of text",
-         &f->ids,
-         0,
-         0,
-         {0},
-         NULL},
-        {"quiet",
-         'q',
-         SHEAF__FLAG_SWITCH,
-         NULL,
-         "no progress and no figures on standard error",
-         &f->quiet,
-         0,
-         0,
-         {0},
-         NULL},
-    };
-    memcpy(flags + n, own, sizeof own);
-    n += sizeof own / sizeof own[0];
-    SHEAF__TRY(sheaf__flags_parse(&sheaf__command_run, flags, n, argc, argv, done, err));
+    sheaf__flags flags = {0};
+    sheaf__model_flags_add(&f->model, &flags);
+    add_prompt_flags(f, &flags);
+    add_answer_flags(f, &flags);
+    SHEAF__TRY(sheaf__flags_parse(&sheaf__command_run, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
     if (f->model.path == NULL)
         return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");

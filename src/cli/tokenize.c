@@ -19,25 +19,16 @@ static int tokenize_main(int argc, char **argv)
 {
     const char *dir = NULL;
     bool json = false, done = false;
-    const sheaf__flag flags[] = {
-        {"model",
-         'm',
-         SHEAF__FLAG_TEXT,
-         "DIR",
-         "directory with a tokenizer.json",
-         &dir,
-         0,
-         0,
-         {0},
-         NULL},
-        {"json", 0, SHEAF__FLAG_SWITCH, NULL, "print a JSON array", &json, 0, 0, {0}, NULL},
-    };
+    sheaf__flags flags = {0};
+    sheaf__flags_add(&flags, SHEAF__FLAG_TEXT, "model,m=DIR", &dir,
+                     "directory with a tokenizer.json");
+    sheaf__flags_add(&flags, SHEAF__FLAG_SWITCH, "json", &json, "print a JSON array");
     const sheaf__command *self = &sheaf__command_tokenize;
     sheaf_error err = {0};
     sheaf__text text = {0};
     sheaf__ids ids = {0};
     sheaf__tokenizer *tok = NULL;
-    sheaf_status status = sheaf__flags_parse(self, flags, 2, argc, argv, &done, &err);
+    sheaf_status status = sheaf__flags_parse(self, &flags, argc, argv, &done, &err);
     if (status == SHEAF_OK && done) status = sheaf__cli_flush(&err);
     if (status != SHEAF_OK || done) goto out;
     if (dir == NULL) {
