@@ -15,6 +15,7 @@
 #include "model/config.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +32,15 @@
 #define MAX_POSITIONS    (1u << 27)
 
 /* Defaults of the transformers library for fields that old checkpoints leave out. */
-#define DEFAULT_THETA 10000.0
-#define DEFAULT_EPS   1e-6
+#define DEFAULT_THETA        10000.0
+#define DEFAULT_EPS          1e-6
+#define MISTRAL_WINDOW       4096u
+#define GEMMA_HEAD_DIM       256u
+#define GEMMA_QUERY_SCALAR   256.0
+#define GEMMA_THETA          1e6
+#define GEMMA_LOCAL_THETA    10000.0
+#define GEMMA_WINDOW         4096u
+#define GEMMA_WINDOW_PATTERN 6u /* every sixth layer is global */
 
 static const struct {
     const char *name;
@@ -41,6 +49,9 @@ static const struct {
 } architectures[] = {
     {"LlamaForCausalLM", "llama", SHEAF__ARCH_LLAMA},
     {"Qwen3ForCausalLM", "qwen3", SHEAF__ARCH_QWEN3},
+    {"Qwen2ForCausalLM", "qwen2", SHEAF__ARCH_QWEN2},
+    {"MistralForCausalLM", "mistral", SHEAF__ARCH_MISTRAL},
+    {"Gemma3ForCausalLM", "gemma3_text", SHEAF__ARCH_GEMMA3},
 };
 #define N_ARCHITECTURES (sizeof architectures / sizeof architectures[0])
 
@@ -71,7 +82,7 @@ static sheaf_status read_architecture(const sheaf__json *at, uint32_t *arch)
         *arch = architectures[i].arch;
         return SHEAF_OK;
     }
-    char known[128], shown[SHEAF__BRIEF], file[SHEAF__BRIEF];
+    char known[160], shown[SHEAF__BRIEF], file[SHEAF__BRIEF];
     size_t n = 0;
     for (size_t i = 0; i < N_ARCHITECTURES; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i == 0 ? "" : ", ",
@@ -127,24 +138,34 @@ static sheaf_status read_sizes(const sheaf__json *at, sheaf__config *c)
     return SHEAF_OK;
 }
 
+/* The gated block's activation, which each architecture has but one of. */
+static sheaf_status read_activation(const sheaf__json *at, sheaf__config *c)
+{
+    bool gemma = c->arch == SHEAF__ARCH_GEMMA3;
+    const char *field = gemma ? "hidden_activation" : "hidden_act";
+    const char *wanted = gemma ? "gelu_pytorch_tanh" : "silu";
+    const json_t *act = sheaf__json_get(at, field);
+    const char *text = json_string_value(act);
+    c->activation = gemma ? SHEAF__ACT_GELU_TANH : SHEAF__ACT_SILU;
+    if (act == NULL || (text != NULL && strcmp(text, wanted) == 0)) return SHEAF_OK;
+    char sentence[160], shown[SHEAF__BRIEF];
+    snprintf(sentence, sizeof sentence, "%s must be \"%s\", found %s", field, wanted,
+             sheaf__json_show(act, shown));
+    return refuse(at, SHEAF_E_CONFIG, sentence);
+}
+
 /* Settings of these architectures that are not implemented. */
 static sheaf_status check_unsupported(const sheaf__json *at)
 {
-    static const char *const must_be_false[] = {"attention_bias", "mlp_bias"};
-    char sentence[160], shown[SHEAF__BRIEF];
+    static const char *const must_be_false[] = {"attention_bias", "mlp_bias",
+                                                "use_bidirectional_attention"};
+    char sentence[160];
     for (size_t i = 0; i < sizeof must_be_false / sizeof must_be_false[0]; i++) {
         bool value = false;
         SHEAF__TRY(optional(sheaf__json_bool(at, must_be_false[i], &value)));
         if (!value) continue;
-        snprintf(sentence, sizeof sentence, "%s is true: biases are not supported here",
+        snprintf(sentence, sizeof sentence, "%s is true: that is not supported here",
                  must_be_false[i]);
-        return refuse(at, SHEAF_E_CONFIG, sentence);
-    }
-    const json_t *act = sheaf__json_get(at, "hidden_act");
-    const char *text = json_string_value(act);
-    if (act != NULL && (text == NULL || strcmp(text, "silu") != 0)) {
-        snprintf(sentence, sizeof sentence, "hidden_act must be \"silu\", found %s",
-                 sheaf__json_show(act, shown));
         return refuse(at, SHEAF_E_CONFIG, sentence);
     }
     if (sheaf__json_get(at, "quantization_config") != NULL)
@@ -205,6 +226,15 @@ static sheaf_status check_whole_rotation(const sheaf__json *at)
     return SHEAF_OK;
 }
 
+/* Everything of one object in the style of transformers 5. */
+static sheaf_status read_rope_parameters(const sheaf__json *at, sheaf__rope_config *rope)
+{
+    SHEAF__TRY(check_whole_rotation(at));
+    SHEAF__TRY(optional(sheaf__json_number(at, "rope_theta", 1, 1e12, &rope->theta)));
+    return read_rope_factors(at, rope);
+}
+
+/* Of all layers; rope->theta holds the default. */
 static sheaf_status read_rope(const sheaf__json *at, sheaf__rope_config *rope)
 {
     sheaf__json old_style, new_style;
@@ -217,15 +247,35 @@ static sheaf_status read_rope(const sheaf__json *at, sheaf__rope_config *rope)
         return refuse(at, SHEAF_E_CONFIG,
                       "rope_scaling and rope_parameters are both given: which one counts?");
     SHEAF__TRY(check_whole_rotation(at));
-    rope->theta = DEFAULT_THETA;
     sheaf_status has_theta = sheaf__json_number(at, "rope_theta", 1, 1e12, &rope->theta);
     if (has_theta < 0) return has_theta;
     if (has_old == SHEAF_OK) return read_rope_factors(&old_style, rope);
     if (has_new != SHEAF_OK) return SHEAF_OK;
-    SHEAF__TRY(check_whole_rotation(&new_style));
     if (has_theta == SHEAF_MISS) SHEAF__TRY(sheaf__json_require(&new_style, "rope_theta"));
-    SHEAF__TRY(optional(sheaf__json_number(&new_style, "rope_theta", 1, 1e12, &rope->theta)));
-    return read_rope_factors(&new_style, rope);
+    return read_rope_parameters(&new_style, rope);
+}
+
+/* Gemma: global layers turn as rope says, those with a window as local_rope. */
+static sheaf_status read_gemma_rope(const sheaf__json *at, sheaf__config *c)
+{
+    sheaf__json both, global, local;
+    c->rope.theta = GEMMA_THETA;
+    c->local_rope.theta = GEMMA_LOCAL_THETA;
+    sheaf_status has_new = sheaf__json_object(at, "rope_parameters", "rope_parameters.", &both);
+    if (has_new < 0) return has_new;
+    if (has_new == SHEAF_MISS) {
+        SHEAF__TRY(optional(
+            sheaf__json_number(at, "rope_local_base_freq", 1, 1e12, &c->local_rope.theta)));
+        return read_rope(at, &c->rope);
+    }
+    SHEAF__TRY(sheaf__json_require(&both, "full_attention"));
+    SHEAF__TRY(sheaf__json_require(&both, "sliding_attention"));
+    SHEAF__TRY(sheaf__json_object(&both, "full_attention", "rope_parameters.full_attention.",
+                                  &global));
+    SHEAF__TRY(sheaf__json_object(&both, "sliding_attention",
+                                  "rope_parameters.sliding_attention.", &local));
+    SHEAF__TRY(read_rope_parameters(&global, &c->rope));
+    return read_rope_parameters(&local, &c->local_rope);
 }
 
 /* window[layer] from layer_types, which must name every layer. */
@@ -260,7 +310,36 @@ static sheaf_status read_layer_types(const sheaf__json *at, const json_t *types,
     return SHEAF_OK;
 }
 
-/* Qwen3: with use_sliding_window, the layers that layer_types names, or those from max_window_layers
+/* Mistral: one window for all layers. Where the field is missing the architecture's own counts; null
+ * means none. */
+static sheaf_status read_mistral_window(const sheaf__json *at, sheaf__config *c)
+{
+    uint32_t window = 0;
+    if (json_object_get(at->object, "sliding_window") == NULL) window = MISTRAL_WINDOW;
+    SHEAF__TRY(optional(sheaf__json_u32(at, "sliding_window", 1, MAX_POSITIONS, &window)));
+    for (uint32_t i = 0; i < c->n_layers; i++) c->window[i] = window;
+    return SHEAF_OK;
+}
+
+/* Gemma: local layers have a window, global ones none; which is which is in layer_types, or every
+ * so-manieth is global. */
+static sheaf_status read_gemma_windows(const sheaf__json *at, sheaf__config *c)
+{
+    uint32_t window = GEMMA_WINDOW, pattern = GEMMA_WINDOW_PATTERN;
+    SHEAF__TRY(optional(sheaf__json_u32(at, "sliding_window", 1, MAX_POSITIONS, &window)));
+    const json_t *types = sheaf__json_get(at, "layer_types");
+    if (types != NULL) return read_layer_types(at, types, window, c);
+    sheaf_status found =
+        sheaf__json_u32(at, "sliding_window_pattern", 1, SHEAF_MAX_LAYERS, &pattern);
+    if (found == SHEAF_MISS)
+        found = sheaf__json_u32(at, "_sliding_window_pattern", 1, SHEAF_MAX_LAYERS, &pattern);
+    SHEAF__TRY(optional(found));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->window[i] = (i + 1) % pattern == 0 ? 0 : window;
+    return SHEAF_OK;
+}
+
+/* Qwen2 and Qwen3: with use_sliding_window, the layers that layer_types names, or those from max_window_layers
  * on, see sliding_window positions. */
 static sheaf_status read_windows(const sheaf__json *at, sheaf__config *c)
 {
@@ -317,18 +396,56 @@ static sheaf_status read_special_ids(const sheaf__json *at, sheaf__config *c)
     return optional(read_eos(at, c));
 }
 
+/* A soft cap: absent, null and 0 mean none. */
+static sheaf_status read_softcap(const sheaf__json *at, const char *field, float *out)
+{
+    double cap = 0;
+    SHEAF__TRY(optional(sheaf__json_number(at, field, 0, 1e6, &cap)));
+    *out = (float)cap;
+    return SHEAF_OK;
+}
+
+/* What only Gemma has. */
+static sheaf_status read_gemma(const sheaf__json *at, sheaf__config *c)
+{
+    double scalar = GEMMA_QUERY_SCALAR;
+    c->qk_norm = c->block_norms = c->norm_plus_one = true;
+    c->embedding_scale = sqrtf((float)c->hidden);
+    SHEAF__TRY(optional(sheaf__json_number(at, "query_pre_attn_scalar", 1e-3, 1e9, &scalar)));
+    c->attn_scale = (float)(1.0 / sqrt(scalar));
+    SHEAF__TRY(read_softcap(at, "attn_logit_softcapping", &c->attn_softcap));
+    SHEAF__TRY(read_softcap(at, "final_logit_softcapping", &c->logit_softcap));
+    SHEAF__TRY(read_gemma_rope(at, c));
+    return read_gemma_windows(at, c);
+}
+
+/* What tells the families apart. */
+static sheaf_status read_family(const sheaf__json *at, sheaf__config *c)
+{
+    if (c->arch == SHEAF__ARCH_GEMMA3) return read_gemma(at, c);
+    c->rope.theta = DEFAULT_THETA;
+    c->qk_norm = c->arch == SHEAF__ARCH_QWEN3;
+    c->qkv_bias = c->arch == SHEAF__ARCH_QWEN2;
+    SHEAF__TRY(read_rope(at, &c->rope));
+    if (c->arch == SHEAF__ARCH_MISTRAL) return read_mistral_window(at, c);
+    return c->arch == SHEAF__ARCH_LLAMA ? SHEAF_OK : read_windows(at, c);
+}
+
 static sheaf_status read_config(const sheaf__json *at, sheaf__config *c)
 {
     SHEAF__TRY(read_architecture(at, &c->arch));
+    if (c->arch == SHEAF__ARCH_GEMMA3) {
+        c->head_dim = GEMMA_HEAD_DIM;
+        c->tied_head = true;
+    }
     SHEAF__TRY(read_sizes(at, c));
     SHEAF__TRY(check_unsupported(at));
+    SHEAF__TRY(read_activation(at, c));
     double eps = DEFAULT_EPS;
     SHEAF__TRY(optional(sheaf__json_number(at, "rms_norm_eps", 1e-12, 0.1, &eps)));
     c->rms_eps = (float)eps;
     SHEAF__TRY(optional(sheaf__json_bool(at, "tie_word_embeddings", &c->tied_head)));
-    c->qk_norm = c->arch == SHEAF__ARCH_QWEN3;
-    SHEAF__TRY(read_rope(at, &c->rope));
-    if (c->arch == SHEAF__ARCH_QWEN3) SHEAF__TRY(read_windows(at, c));
+    SHEAF__TRY(read_family(at, c));
     c->bos = -1;
     return read_special_ids(at, c);
 }

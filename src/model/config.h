@@ -10,7 +10,14 @@
 
 #include "sheaf/pool.h"
 
-enum { SHEAF__ARCH_LLAMA = 0, SHEAF__ARCH_QWEN3 = 1 };
+enum {
+    SHEAF__ARCH_LLAMA = 0,
+    SHEAF__ARCH_QWEN3 = 1,
+    SHEAF__ARCH_QWEN2 = 2,
+    SHEAF__ARCH_MISTRAL = 3,
+    SHEAF__ARCH_GEMMA3 = 4
+};
+enum { SHEAF__ACT_SILU = 0, SHEAF__ACT_GELU_TANH = 1 };
 enum { SHEAF__ROPE_PLAIN = 0, SHEAF__ROPE_LINEAR = 1, SHEAF__ROPE_LLAMA3 = 2 };
 
 #define SHEAF__MAX_EOS 16
@@ -36,9 +43,18 @@ typedef struct sheaf__config {
     uint32_t max_positions;
     float rms_eps;
     bool tied_head;
-    bool qk_norm; /* RMSNorm on each head's q and k, before rope */
+    bool qk_norm;          /* RMSNorm on each head's q and k, before rope */
+    bool qkv_bias;         /* q, k and v have biases */
+    bool block_norms;      /* RMSNorm also on what each block adds (Gemma) */
+    bool norm_plus_one;    /* norms multiply by 1 + w (Gemma) */
+    uint32_t activation;   /* of the gated block: SHEAF__ACT_... */
+    float embedding_scale; /* embeddings are multiplied by it; 0: they are not */
+    float attn_scale;      /* of scores; 0: 1 / sqrt(head_dim) */
+    float attn_softcap;    /* of scores; 0: none */
+    float logit_softcap;   /* of the final logits; 0: none */
     sheaf__rope_config rope;
-    uint32_t n_eos; /* from generation_config.json, else config.json */
+    sheaf__rope_config local_rope; /* of layers with a window; theta 0: as the others */
+    uint32_t n_eos;                /* from generation_config.json, else config.json */
     int32_t eos[SHEAF__MAX_EOS];
     int32_t bos;                       /* -1: none */
     uint32_t window[SHEAF_MAX_LAYERS]; /* per layer; 0: full attention */

@@ -57,7 +57,8 @@ struct sheaf__forward {
     const sheaf__ops *ops;
     sheaf__matmul *matmul;
     sheaf__rope *rope;
-    uint32_t n_plans; /* one a distinct window */
+    sheaf__rope *local_rope; /* of layers with a window; null: as the others */
+    uint32_t n_plans;        /* one a distinct window */
     sheaf_attn_plan *plans[SHEAF_MAX_GROUPS];
     uint8_t plan_of[SHEAF_MAX_LAYERS];
     workspace ws;
@@ -118,6 +119,8 @@ static sheaf_status create_plans(sheaf__forward *fwd)
         o.n_kv_heads = c->n_kv_heads;
         o.key_dim = o.value_dim = c->head_dim;
         o.window = windows[p] = c->window[layer];
+        o.scale = c->attn_scale;
+        o.softcap = c->attn_softcap;
         o.path = fwd->options.attn_path;
         o.isa = fwd->options.isa;
         SHEAF__TRY(sheaf_attn_plan_create(&o, fwd->options.threads, &fwd->plans[p]));
@@ -131,8 +134,11 @@ static sheaf_status create_parts(sheaf__forward *fwd)
     const sheaf__forward_options *o = &fwd->options;
     fwd->ops = sheaf__ops_for(o->isa);
     SHEAF__TRY(sheaf__matmul_create(o->threads, o->isa, o->memory, &fwd->matmul));
-    SHEAF__TRY(
-        sheaf__rope_create(&fwd->config.rope, fwd->config.head_dim, o->memory, &fwd->rope));
+    const sheaf__config *c = &fwd->config;
+    SHEAF__TRY(sheaf__rope_create(&c->rope, c->head_dim, o->memory, &fwd->rope));
+    if (c->local_rope.theta != 0)
+        SHEAF__TRY(
+            sheaf__rope_create(&c->local_rope, c->head_dim, o->memory, &fwd->local_rope));
     return create_plans(fwd);
 }
 
@@ -242,6 +248,7 @@ void sheaf__forward_destroy(sheaf__forward *fwd)
     sheaf__memory_free(memory, fwd->ws.planned, fwd->ws.n_planned, sizeof *fwd->ws.planned);
     for (uint32_t p = 0; p < fwd->n_plans; p++) sheaf_attn_plan_destroy(fwd->plans[p]);
     sheaf__rope_destroy(fwd->rope);
+    if (fwd->local_rope != NULL) sheaf__rope_destroy(fwd->local_rope);
     sheaf__matmul_destroy(fwd->matmul);
     sheaf__memory_free(memory, fwd, 1, sizeof *fwd);
 }
@@ -304,6 +311,7 @@ static sheaf_status reserve_step(const step *s)
     SHEAF__TRY(workspace_grow_items(fwd, s->n_items));
     SHEAF__TRY(reserve_products(s));
     SHEAF__TRY(sheaf__rope_reserve(fwd->rope, s->end));
+    if (fwd->local_rope != NULL) SHEAF__TRY(sheaf__rope_reserve(fwd->local_rope, s->end));
     for (uint32_t i = 0; i < s->n_items; i++) {
         uint32_t first = sheaf__kv_length(s->items[i].kv), n = s->items[i].n_tokens;
         fwd->ws.planned[i] =
@@ -366,7 +374,10 @@ static void embed_row(step *s, uint32_t row)
     uint64_t bytes = hidden * (e->dtype == SHEAF_DTYPE_F32 ? 4 : 2);
     const workspace *ws = &s->fwd->ws;
     const unsigned char *from = (const unsigned char *)e->data + ws->token[row] * bytes;
-    s->fwd->ops->widen(from, e->dtype, (uint32_t)hidden, ws->x + row * hidden);
+    float *x = ws->x + row * hidden;
+    s->fwd->ops->widen(from, e->dtype, (uint32_t)hidden, x);
+    float scale = s->fwd->config.embedding_scale;
+    for (uint64_t i = 0; scale != 0 && i < hidden; i++) x[i] *= scale;
 }
 
 /* h = RMSNorm(x) before attention */
@@ -384,46 +395,66 @@ static void rotate_heads(const step *s, float *heads, uint32_t n_heads, const fl
 {
     const sheaf__forward *fwd = s->fwd;
     uint32_t dim = fwd->config.head_dim;
-    const float *cos = sheaf__rope_cos(fwd->rope, pos), *sin = sheaf__rope_sin(fwd->rope, pos);
+    bool local = fwd->local_rope != NULL && fwd->config.window[s->layer] != 0;
+    const sheaf__rope *rope = local ? fwd->local_rope : fwd->rope;
+    const float *cos = sheaf__rope_cos(rope, pos), *sin = sheaf__rope_sin(rope, pos);
     for (uint32_t i = 0; i < n_heads; i++, heads += dim) {
         if (norm != NULL) fwd->ops->rmsnorm(heads, norm, fwd->config.rms_eps, dim, heads);
         fwd->ops->rope(heads, cos, sin, dim);
     }
 }
 
+/* Biases where the model has them, then norms and rotation. */
 static void rotate_row(step *s, uint32_t row)
 {
     const sheaf__config *c = &s->fwd->config;
     const workspace *ws = &s->fwd->ws;
-    uint32_t pos = ws->pos[row];
-    rotate_heads(s, ws->q + (uint64_t)row * q_width(c), c->n_heads, s->w->q_norm, pos);
-    rotate_heads(s, ws->k + (uint64_t)row * kv_width(c), c->n_kv_heads, s->w->k_norm, pos);
+    const sheaf__layer_weights *w = s->w;
+    float *q = ws->q + (uint64_t)row * q_width(c), *k = ws->k + (uint64_t)row * kv_width(c);
+    if (w->q_bias != NULL) {
+        s->fwd->ops->add(q, w->q_bias, q_width(c));
+        s->fwd->ops->add(k, w->k_bias, kv_width(c));
+        s->fwd->ops->add(ws->v + (uint64_t)row * kv_width(c), w->v_bias, kv_width(c));
+    }
+    rotate_heads(s, q, c->n_heads, w->q_norm, ws->pos[row]);
+    rotate_heads(s, k, c->n_kv_heads, w->k_norm, ws->pos[row]);
 }
 
-/* x = x + y; h = RMSNorm(x) before the feed-forward block */
+/* x = x + y, or x + RMSNorm(y) where the model norms what a block adds */
+static void add_block(step *s, uint32_t row, const float *post_norm)
+{
+    const sheaf__config *c = &s->fwd->config;
+    uint64_t at = (uint64_t)row * c->hidden;
+    const workspace *ws = &s->fwd->ws;
+    float *y = ws->y + at;
+    if (post_norm != NULL) s->fwd->ops->rmsnorm(y, post_norm, c->rms_eps, c->hidden, y);
+    s->fwd->ops->add(ws->x + at, y, c->hidden);
+}
+
+/* adds attention's block; h = RMSNorm(x) before the gated one */
 static void add_norm_row(step *s, uint32_t row)
 {
     const sheaf__config *c = &s->fwd->config;
     uint64_t at = (uint64_t)row * c->hidden;
     const workspace *ws = &s->fwd->ws;
-    s->fwd->ops->add(ws->x + at, ws->y + at, c->hidden);
+    add_block(s, row, s->w->attn_post_norm);
     s->fwd->ops->rmsnorm(ws->x + at, s->w->mlp_norm, c->rms_eps, c->hidden, ws->h + at);
 }
 
-/* gate = silu(gate) * up */
+/* gate = activation(gate) * up */
 static void gate_row(step *s, uint32_t row)
 {
+    const sheaf__ops *ops = s->fwd->ops;
     uint64_t width = s->fwd->config.intermediate, at = row * width;
     const workspace *ws = &s->fwd->ws;
-    s->fwd->ops->silu_mul(ws->gate + at, ws->up + at, (uint32_t)width);
+    bool gelu = s->fwd->config.activation == SHEAF__ACT_GELU_TANH;
+    (gelu ? ops->gelu_mul : ops->silu_mul)(ws->gate + at, ws->up + at, (uint32_t)width);
 }
 
-/* x = x + y */
+/* adds the gated block */
 static void add_row(step *s, uint32_t row)
 {
-    uint64_t hidden = s->fwd->config.hidden, at = row * hidden;
-    const workspace *ws = &s->fwd->ws;
-    s->fwd->ops->add(ws->x + at, ws->y + at, (uint32_t)hidden);
+    add_block(s, row, s->w->mlp_post_norm);
 }
 
 /* h, packed = RMSNorm of the i-th wanted row */
@@ -436,10 +467,12 @@ static void final_norm_row(step *s, uint32_t i)
                          ws->h + (uint64_t)i * c->hidden);
 }
 
-static void check_logits_row(step *s, uint32_t i)
+/* The soft cap, where the model has one; and are they finite? */
+static void finish_logits_row(step *s, uint32_t i)
 {
     uint64_t vocab = s->fwd->config.vocab;
-    const float *row = s->logits + i * vocab;
+    float *row = s->logits + i * vocab, cap = s->fwd->config.logit_softcap;
+    if (cap != 0) s->fwd->ops->softcap(row, cap, (uint32_t)vocab);
     uint32_t largest = 0; /* of the magnitudes' bits, which order as the numbers do */
     for (uint64_t t = 0; t < vocab; t++) {
         uint32_t magnitude = sheaf__bits_of_f32(row[t]) & 0x7fffffffu;
@@ -519,7 +552,7 @@ static sheaf_status run_network(step *s)
     if (s->n_logits == 0) return SHEAF_OK;
     run_rows(s, final_norm_row, s->n_logits, c->hidden);
     SHEAF__TRY(product(s, &fwd->weights->head, fwd->ws.h, s->n_logits, s->logits));
-    run_rows(s, check_logits_row, s->n_logits, c->vocab);
+    run_rows(s, finish_logits_row, s->n_logits, c->vocab);
     return atomic_load(&s->nonfinite) ? SHEAF_E_NONFINITE : SHEAF_OK;
 }
 

@@ -144,10 +144,10 @@ static sheaf_status check_tensor(const source *s, const sheaf__slot *slot,
                                  const sheaf__tensor *t)
 {
     char file[SHEAF__BRIEF], found[SHEAF__SHAPE_TEXT], wanted[SHEAF__SHAPE_TEXT];
-    bool norm = slot->matrix == NULL;
+    bool vector = slot->matrix == NULL;
     const uint64_t dims[2] = {slot->rows, slot->cols};
-    const uint64_t *want = norm ? dims + 1 : dims;
-    uint32_t n_dims = norm ? 1 : 2;
+    const uint64_t *want = vector ? dims + 1 : dims;
+    uint32_t n_dims = vector ? 1 : 2;
     if (t->n_dims != n_dims || memcmp(t->dims, want, n_dims * sizeof *want) != 0)
         return sheaf__error_set(s->err, SHEAF_E_CONFIG, "%s: %s has shape %s, wanted %s",
                                 sheaf__path_show(s->path, file), t->name,
@@ -191,10 +191,13 @@ static sheaf_status resolve(const source *s, const sheaf__config *config, sheaf_
     }
     if (status != SHEAF_OK) return status;
     SHEAF__TRY(check_tensor(s, slot, t));
-    if (slot->norm != NULL)
-        widen(t, slot->norm);
-    else
+    if (slot->matrix != NULL) {
         *slot->matrix = (sheaf__matrix){t->data, t->dtype, slot->rows, slot->cols};
+        return SHEAF_OK;
+    }
+    widen(t, slot->vector);
+    bool plus_one = slot->kind == SHEAF__SLOT_NORM && config->norm_plus_one;
+    for (uint32_t i = 0; plus_one && i < slot->cols; i++) slot->vector[i] += 1.0f;
     return SHEAF_OK;
 }
 

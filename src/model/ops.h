@@ -23,6 +23,13 @@ typedef struct sheaf__ops {
     /* gate[i] = silu(gate[i]) * up[i] */
     void (*silu_mul)(float *gate, const float *up, uint32_t n);
 
+    /* gate[i] = gelu(gate[i]) * up[i], by the tanh form; all in single precision:
+     * c = x * x; u = fma(0.044715 * c, x, x); t = tanh(0.797884583 * u); gelu = (0.5 * x) * (1 + t) */
+    void (*gelu_mul)(float *gate, const float *up, uint32_t n);
+
+    /* x[i] = cap * tanh(x[i] / cap) */
+    void (*softcap)(float *x, float cap, uint32_t n);
+
     /* x[i] = x[i] + y[i] */
     void (*add)(float *x, const float *y, uint32_t n);
 

@@ -115,6 +115,46 @@ static void silu_mul(float *gate, const float *up, uint32_t n)
     }
 }
 
+/* tanh, as base/fmath.h defines it. */
+INLINE __m256 tanh8(__m256 x)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f);
+    __m256 a = _mm256_andnot_ps(sign, x), z = _mm256_mul_ps(x, x);
+    __m256 p = _mm256_set1_ps(-5.70498872745e-3f);
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(2.06390887954e-2f));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(-5.37397155531e-2f));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(1.33314422036e-1f));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(-3.33332819422e-1f));
+    __m256 near = _mm256_fmadd_ps(_mm256_mul_ps(p, z), x, x);
+    __m256 e = _mm256_add_ps(exp8(_mm256_add_ps(a, a)), one);
+    __m256 far = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), e));
+    far = _mm256_or_ps(_mm256_andnot_ps(sign, far), _mm256_and_ps(sign, x));
+    return _mm256_blendv_ps(far, near, _mm256_cmp_ps(a, _mm256_set1_ps(0.625f), _CMP_LT_OQ));
+}
+
+static void gelu_mul(float *gate, const float *up, uint32_t n)
+{
+    const __m256 cubic = _mm256_set1_ps(0.044715f), scale = _mm256_set1_ps(0.797884583f);
+    const __m256 half = _mm256_set1_ps(0.5f), one = _mm256_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += 8) {
+        uint32_t left = n - i;
+        __m256 x = load(gate + i, left);
+        __m256 u = _mm256_fmadd_ps(_mm256_mul_ps(cubic, _mm256_mul_ps(x, x)), x, x);
+        __m256 t = _mm256_add_ps(one, tanh8(_mm256_mul_ps(scale, u)));
+        __m256 gelu = _mm256_mul_ps(_mm256_mul_ps(half, x), t);
+        store(gate + i, left, _mm256_mul_ps(gelu, load(up + i, left)));
+    }
+}
+
+static void softcap(float *x, float cap, uint32_t n)
+{
+    const __m256 caps = _mm256_set1_ps(cap);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 t = tanh8(_mm256_div_ps(load(x + i, n - i), caps));
+        store(x + i, n - i, _mm256_mul_ps(caps, t));
+    }
+}
+
 static void add(float *x, const float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 8) {
@@ -153,6 +193,8 @@ const sheaf__ops sheaf__ops_avx2 = {
     .rmsnorm = rmsnorm,
     .rope = rope,
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .softcap = softcap,
     .add = add,
     .widen = widen,
 };

@@ -103,6 +103,49 @@ static void silu_mul(float *gate, const float *up, uint32_t n)
     }
 }
 
+/* tanh, as base/fmath.h defines it. */
+INLINE __m512 tanh16(__m512 x)
+{
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
+    __m512 a = _mm512_andnot_ps(sign, x), z = _mm512_mul_ps(x, x);
+    __m512 p = _mm512_set1_ps(-5.70498872745e-3f);
+    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(2.06390887954e-2f));
+    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-5.37397155531e-2f));
+    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(1.33314422036e-1f));
+    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-3.33332819422e-1f));
+    __m512 near = _mm512_fmadd_ps(_mm512_mul_ps(p, z), x, x);
+    __m512 e = _mm512_add_ps(exp16(_mm512_add_ps(a, a)), one);
+    __m512 far = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), e));
+    far = _mm512_or_ps(_mm512_andnot_ps(sign, far), _mm512_and_ps(sign, x));
+    return _mm512_mask_mov_ps(far, _mm512_cmp_ps_mask(a, _mm512_set1_ps(0.625f), _CMP_LT_OQ),
+                              near);
+}
+
+static void gelu_mul(float *gate, const float *up, uint32_t n)
+{
+    const __m512 cubic = _mm512_set1_ps(0.044715f), scale = _mm512_set1_ps(0.797884583f);
+    const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 mask = first(n - i);
+        __m512 x = _mm512_maskz_loadu_ps(mask, gate + i);
+        __m512 u = _mm512_fmadd_ps(_mm512_mul_ps(cubic, _mm512_mul_ps(x, x)), x, x);
+        __m512 t = _mm512_add_ps(one, tanh16(_mm512_mul_ps(scale, u)));
+        __m512 gelu = _mm512_mul_ps(_mm512_mul_ps(half, x), t);
+        _mm512_mask_storeu_ps(gate + i, mask,
+                              _mm512_mul_ps(gelu, _mm512_maskz_loadu_ps(mask, up + i)));
+    }
+}
+
+static void softcap(float *x, float cap, uint32_t n)
+{
+    const __m512 caps = _mm512_set1_ps(cap);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 mask = first(n - i);
+        __m512 t = tanh16(_mm512_div_ps(_mm512_maskz_loadu_ps(mask, x + i), caps));
+        _mm512_mask_storeu_ps(x + i, mask, _mm512_mul_ps(caps, t));
+    }
+}
+
 static void add(float *x, const float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 16) {
@@ -135,6 +178,8 @@ const sheaf__ops sheaf__ops_avx512 = {
     .rmsnorm = rmsnorm,
     .rope = rope,
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .softcap = softcap,
     .add = add,
     .widen = widen,
 };

@@ -54,6 +54,21 @@ static void silu_mul(float *gate, const float *up, uint32_t n)
     }
 }
 
+static void gelu_mul(float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float x = gate[i], square = x * x;
+        float u = fmaf(0.044715f * square, x, x);
+        float gelu = (0.5f * x) * (1.0f + sheaf__tanhf(0.797884583f * u));
+        gate[i] = gelu * up[i];
+    }
+}
+
+static void softcap(float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) x[i] = cap * sheaf__tanhf(x[i] / cap);
+}
+
 static void add(float *x, const float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) x[i] = x[i] + y[i];
@@ -78,6 +93,8 @@ const sheaf__ops sheaf__ops_scalar = {
     .rmsnorm = rmsnorm,
     .rope = rope,
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .softcap = softcap,
     .add = add,
     .widen = widen,
 };

@@ -10,7 +10,7 @@
  *     w    = bf16((h + 0.5) * std * sqrt(3) / 32768)     uniform, mean 0
  *
  * with std 0.02 for the embedding and 1 / sqrt(columns) for the others, so that a normalised input
- * gives outputs of about its own size. Norms are 1.
+ * gives outputs of about its own size. Norms are 1, biases 0.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ sheaf_status sheaf__weights_random(const sheaf__config *config,
         if (slot->matrix != NULL)
             *slot->matrix = (sheaf__matrix){NULL, SHEAF_DTYPE_BF16, slot->rows, slot->cols};
         else
-            for (uint32_t j = 0; j < slot->cols; j++) slot->norm[j] = 1.0f;
+            for (uint32_t j = 0; j < slot->cols; j++)
+                slot->vector[j] = slot->kind == SHEAF__SLOT_NORM ? 1.0f : 0.0f;
     }
     uint64_t seed = mix(options->random_seed == 0 ? 1 : options->random_seed);
     const sheaf__fill fill = {random_chunk, &seed, "making random weights"};

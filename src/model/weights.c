@@ -15,7 +15,7 @@
 #define TENSOR_ALIGN     64u
 #define CHUNK_BYTES      (1u << 20) /* a task: long beside dealing it, short beside 100 ms */
 #define PROGRESS_NS      100000000u
-#define SLOTS_PER_LAYER  11u /* at most: 7 matrices, 4 norms */
+#define SLOTS_PER_LAYER  16u /* at most: 7 matrices, 6 norms, 3 biases */
 #define SLOTS_PER_MODEL  3u  /* embedding, head, final norm */
 #define NO_MEMORY_FORMAT "no memory for the weights (%llu bytes)"
 
@@ -40,30 +40,63 @@ static sheaf__slot *add_slot(struct sheaf__weights_private *p, uint32_t kind, ui
     return slot;
 }
 
-/* A norm of `cols` numbers named `name`; takes the next of p->norms. */
-static const float *add_norm(struct sheaf__weights_private *p, const char *name, int layer,
-                             uint32_t cols)
+/* A vector of `cols` numbers named `name`; takes the next of p->vectors. */
+static const float *add_vector(struct sheaf__weights_private *p, uint32_t kind,
+                               const char *name, int layer, uint32_t cols)
 {
-    sheaf__slot *slot = add_slot(p, SHEAF__SLOT_NORM, 1, cols);
+    sheaf__slot *slot = add_slot(p, kind, 1, cols);
+    const char *what = kind == SHEAF__SLOT_BIAS ? "bias" : "weight";
     if (layer < 0)
-        snprintf(slot->name, sizeof slot->name, "%s.weight", name);
+        snprintf(slot->name, sizeof slot->name, "%s.%s", name, what);
     else
-        snprintf(slot->name, sizeof slot->name, "layers.%d.%s.weight", layer, name);
-    slot->norm = p->norms + p->n_norms;
-    p->n_norms += cols;
-    return slot->norm;
+        snprintf(slot->name, sizeof slot->name, "layers.%d.%s.%s", layer, name, what);
+    slot->vector = p->vectors + p->n_vectors;
+    p->n_vectors += cols;
+    return slot->vector;
+}
+
+/* The norms and biases of a layer. Gemma calls the norm before the gated block by another name, since
+ * it has one after attention too. */
+static void list_vectors(struct sheaf__weights_private *p, const sheaf__config *c, int layer)
+{
+    sheaf__layer_weights *l = &p->layers[layer];
+    const uint32_t norm = SHEAF__SLOT_NORM, bias = SHEAF__SLOT_BIAS;
+    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    l->attn_norm = add_vector(p, norm, "input_layernorm", layer, c->hidden);
+    if (c->qk_norm) {
+        l->q_norm = add_vector(p, norm, "self_attn.q_norm", layer, c->head_dim);
+        l->k_norm = add_vector(p, norm, "self_attn.k_norm", layer, c->head_dim);
+    }
+    if (c->qkv_bias) {
+        l->q_bias = add_vector(p, bias, "self_attn.q_proj", layer, q);
+        l->k_bias = add_vector(p, bias, "self_attn.k_proj", layer, kv);
+        l->v_bias = add_vector(p, bias, "self_attn.v_proj", layer, kv);
+    }
+    const float *after_attention =
+        add_vector(p, norm, "post_attention_layernorm", layer, c->hidden);
+    if (!c->block_norms) {
+        l->mlp_norm = after_attention;
+        return;
+    }
+    l->attn_post_norm = after_attention;
+    l->mlp_norm = add_vector(p, norm, "pre_feedforward_layernorm", layer, c->hidden);
+    l->mlp_post_norm = add_vector(p, norm, "post_feedforward_layernorm", layer, c->hidden);
+}
+
+static uint64_t vector_numbers(const sheaf__config *c)
+{
+    uint64_t layer = 2ull * c->hidden;
+    if (c->qk_norm) layer += 2ull * c->head_dim;
+    if (c->qkv_bias) layer += (c->n_heads + 2ull * c->n_kv_heads) * c->head_dim;
+    if (c->block_norms) layer += 2ull * c->hidden;
+    return c->n_layers * layer + c->hidden;
 }
 
 static void list_layer(struct sheaf__weights_private *p, const sheaf__config *c, int layer)
 {
     sheaf__layer_weights *l = &p->layers[layer];
     uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    l->attn_norm = add_norm(p, "input_layernorm", layer, c->hidden);
-    if (c->qk_norm) {
-        l->q_norm = add_norm(p, "self_attn.q_norm", layer, c->head_dim);
-        l->k_norm = add_norm(p, "self_attn.k_norm", layer, c->head_dim);
-    }
-    l->mlp_norm = add_norm(p, "post_attention_layernorm", layer, c->hidden);
+    list_vectors(p, c, layer);
     const struct {
         const char *name;
         uint32_t rows, cols;
@@ -91,7 +124,7 @@ static void list_slots(sheaf__weights *w, const sheaf__config *c)
     strcpy(embedding->name, "embed_tokens.weight");
     embedding->matrix = &w->embedding;
     for (uint32_t i = 0; i < c->n_layers; i++) list_layer(p, c, (int)i);
-    w->final_norm = add_norm(p, "norm", -1, c->hidden);
+    w->final_norm = add_vector(p, SHEAF__SLOT_NORM, "norm", -1, c->hidden);
     if (!c->tied_head) {
         sheaf__slot *head = add_slot(p, SHEAF__SLOT_MATRIX, c->vocab, c->hidden);
         strcpy(head->name, "lm_head.weight");
@@ -113,22 +146,20 @@ sheaf_status sheaf__weights_begin(const sheaf__config *config,
     struct sheaf__weights_private *p = w->private_ = &h->private_;
     p->memory = memory;
 
-    uint64_t norms_a_layer = 2ull * config->hidden;
-    if (config->qk_norm) norms_a_layer += 2ull * config->head_dim;
     p->n_layers = config->n_layers;
-    p->norms_room = config->n_layers * norms_a_layer + config->hidden;
+    p->vectors_room = vector_numbers(config);
     p->slots_room = (uint64_t)config->n_layers * SLOTS_PER_LAYER + SLOTS_PER_MODEL;
     p->layers = sheaf__memory_alloc(&p->memory, p->n_layers, sizeof *p->layers);
-    p->norms = sheaf__memory_alloc(&p->memory, p->norms_room, sizeof *p->norms);
+    p->vectors = sheaf__memory_alloc(&p->memory, p->vectors_room, sizeof *p->vectors);
     p->slots = sheaf__memory_alloc(&p->memory, p->slots_room, sizeof *p->slots);
     w->layers = p->layers;
-    if (p->layers == NULL || p->norms == NULL || p->slots == NULL) {
-        no_memory(err, p->norms_room * sizeof *p->norms);
+    if (p->layers == NULL || p->vectors == NULL || p->slots == NULL) {
+        no_memory(err, p->vectors_room * sizeof *p->vectors);
         sheaf__weights_close(w);
         return SHEAF_E_NO_MEMORY;
     }
     list_slots(w, config);
-    SHEAF__ASSERT(p->n_norms == p->norms_room && p->n_slots <= p->slots_room);
+    SHEAF__ASSERT(p->n_vectors == p->vectors_room && p->n_slots <= p->slots_room);
     *out = w;
     return SHEAF_OK;
 }
@@ -150,7 +181,7 @@ static uint64_t slot_bytes(const sheaf__slot *slot)
     return (uint64_t)slot->rows * slot->cols * sheaf__dtype_bytes(slot->matrix->dtype);
 }
 
-/* The slot that owns a chunk: the last one whose first task is not after it. A norm owns none: its
+/* The slot that owns a chunk: the last one whose first task is not after it. A vector owns none: its
  * first task is that of the matrix that follows. */
 static uint32_t slot_of_task(const struct sheaf__weights_private *p, uint64_t task)
 {
@@ -249,7 +280,7 @@ void sheaf__weights_close(sheaf__weights *w)
     sheaf__memory_free(memory, p->files, p->n_files, sizeof *p->files);
     sheaf__memory_free_aligned(memory, p->arena, p->arena_bytes, 1, p->arena_align);
     sheaf__memory_free(memory, p->slots, p->slots_room, sizeof *p->slots);
-    sheaf__memory_free(memory, p->norms, p->norms_room, sizeof *p->norms);
+    sheaf__memory_free(memory, p->vectors, p->vectors_room, sizeof *p->vectors);
     sheaf__memory_free(memory, p->layers, p->n_layers, sizeof *p->layers);
     sheaf__memory last = *memory; /* the struct to be freed holds its own allocator */
     holder *h = (holder *)(void *)w;

@@ -13,19 +13,25 @@
 #include "model/config.h"
 #include "model/matmul.h"
 
-/* Norm vectors are widened to f32 when opened; matrices stay as stored. */
+/* Norms and biases are widened to f32 when opened (norms with 1 added where the model does that);
+ * matrices stay as stored. */
 typedef struct sheaf__layer_weights {
-    const float *attn_norm; /* [hidden] */
-    const float *q_norm;    /* [head_dim], or null */
-    const float *k_norm;    /* [head_dim], or null */
-    const float *mlp_norm;  /* [hidden] */
-    sheaf__matrix q;        /* [n_heads * head_dim, hidden] */
-    sheaf__matrix k;        /* [n_kv_heads * head_dim, hidden] */
-    sheaf__matrix v;        /* [n_kv_heads * head_dim, hidden] */
-    sheaf__matrix o;        /* [hidden, n_heads * head_dim] */
-    sheaf__matrix gate;     /* [intermediate, hidden] */
-    sheaf__matrix up;       /* [intermediate, hidden] */
-    sheaf__matrix down;     /* [hidden, intermediate] */
+    const float *attn_norm;      /* [hidden] */
+    const float *q_norm;         /* [head_dim], or null */
+    const float *k_norm;         /* [head_dim], or null */
+    const float *mlp_norm;       /* [hidden] */
+    const float *attn_post_norm; /* [hidden] of what attention adds, or null */
+    const float *mlp_post_norm;  /* [hidden] of what the gated block adds, or null */
+    const float *q_bias;         /* [n_heads * head_dim], or null */
+    const float *k_bias;         /* [n_kv_heads * head_dim], or null */
+    const float *v_bias;         /* [n_kv_heads * head_dim], or null */
+    sheaf__matrix q;             /* [n_heads * head_dim, hidden] */
+    sheaf__matrix k;             /* [n_kv_heads * head_dim, hidden] */
+    sheaf__matrix v;             /* [n_kv_heads * head_dim, hidden] */
+    sheaf__matrix o;             /* [hidden, n_heads * head_dim] */
+    sheaf__matrix gate;          /* [intermediate, hidden] */
+    sheaf__matrix up;            /* [intermediate, hidden] */
+    sheaf__matrix down;          /* [hidden, intermediate] */
 } sheaf__layer_weights;
 
 typedef struct sheaf__weights {

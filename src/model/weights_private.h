@@ -4,7 +4,7 @@
  * order; the memory behind sheaf__weights; filling one arena chunk by chunk on all threads.
  *
  *     st = sheaf__weights_begin(config, options, &w, err);
- *     ... give each slot its matrix or write its norm ...
+ *     ... give each slot its matrix or write its vector ...
  *     st = sheaf__weights_fill(w, &fill, options, err);     // matrices move into the arena
  *     sheaf__weights_finish(w);
  */
@@ -14,15 +14,20 @@
 #include "model/safetensors.h"
 #include "model/weights.h"
 
-enum { SHEAF__SLOT_EMBEDDING = 0, SHEAF__SLOT_NORM = 1, SHEAF__SLOT_MATRIX = 2 };
+enum {
+    SHEAF__SLOT_EMBEDDING = 0,
+    SHEAF__SLOT_NORM = 1,
+    SHEAF__SLOT_MATRIX = 2,
+    SHEAF__SLOT_BIAS = 3
+};
 
 typedef struct sheaf__slot {
     char name[64]; /* "layers.3.mlp.up_proj.weight": without a leading "model." */
     uint32_t kind;
-    uint32_t rows;         /* 1 for a norm */
+    uint32_t rows;         /* 1 for a vector: a norm or a bias */
     uint32_t cols;         /* [rows, cols] */
-    sheaf__matrix *matrix; /* where it goes; null for a norm */
-    float *norm;           /* [cols] where a norm's numbers go; null for a matrix */
+    sheaf__matrix *matrix; /* where it goes; null for a vector */
+    float *vector;         /* [cols] where a vector's numbers go; null for a matrix */
     uint64_t offset;       /* in the arena */
     uint64_t first_task;   /* of its chunks */
 } sheaf__slot;
@@ -31,9 +36,9 @@ struct sheaf__weights_private {
     sheaf__memory memory;
     sheaf__layer_weights *layers; /* [n_layers] */
     uint64_t n_layers;
-    float *norms;       /* [norms_room] */
+    float *vectors;     /* [vectors_room] */
     sheaf__slot *slots; /* [slots_room], until finish */
-    uint64_t norms_room, n_norms;
+    uint64_t vectors_room, n_vectors;
     uint64_t slots_room, n_slots;
     sheaf__safetensors *files; /* [n_files] */
     uint64_t n_files;
@@ -42,7 +47,7 @@ struct sheaf__weights_private {
     uint64_t arena_align;
 };
 
-/* Allocates the struct, the layers and the norms, and lists the slots. SHEAF_E_NO_MEMORY. */
+/* Allocates the struct, the layers and the vectors, and lists the slots. SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__weights_begin(const sheaf__config *config,
                                   const sheaf__weights_options *options, sheaf__weights **out,
                                   sheaf_error *err);
