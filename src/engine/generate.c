@@ -5,7 +5,8 @@
  *   pick     the next token of each unfinished answer, by its logits and position alone
  *   reserve  a position for each token that has to be run: all, or the step ends here unseen
  *   publish  tokens into the answers, to the callback; ends what is to end
- *   run      one ragged batch of the rest, whose positions are committed
+ *   run      one ragged batch of the rest, whose positions are committed; blocks that a window has
+ *            left go back to the pool
  *
  * Since picking depends on nothing that is drawn before, a step that found no room can be taken
  * up again later and picks the same.
@@ -179,7 +180,7 @@ static sheaf_status run_chunk(sheaf__model *model, sheaf__kv *kv, const int32_t 
     SHEAF__TRY(sheaf__kv_extend(kv, n));
     sheaf_status st = sheaf__forward_run(model->forward, &item, 1, logits);
     if (st == SHEAF_OK) st = sheaf__kv_commit(kv, n, tokens);
-    if (st == SHEAF_OK) return st;
+    if (st == SHEAF_OK) return sheaf__kv_slide(kv, 0);
     sheaf_status dropped = sheaf__kv_commit(kv, 0, NULL);
     SHEAF__ASSERT(dropped == SHEAF_OK);
     (void)dropped;
@@ -334,6 +335,7 @@ static sheaf_status run_batch(decoding *d)
     for (uint32_t r = 0; r < n_running; r++) {
         uint32_t i = d->running[r];
         SHEAF__TRY(sheaf__kv_commit(d->answers[i].kv, 1, &d->picked[i]));
+        SHEAF__TRY(sheaf__kv_slide(d->answers[i].kv, 0));
         d->reserved[i] = false;
         memcpy(d->answers[i].logits, d->logits + r * vocab, vocab * sizeof *d->logits);
     }

@@ -33,6 +33,11 @@ sheaf_status sheaf__kv_truncate(sheaf__kv *kv, uint32_t length)
                         : sheaf_sequence_truncate(kv->sequence, length);
 }
 
+sheaf_status sheaf__kv_slide(sheaf__kv *kv, uint32_t max_draft)
+{
+    return is_dense(kv) ? SHEAF_OK : sheaf_sequence_slide(kv->sequence, max_draft);
+}
+
 sheaf_status sheaf__kv_view(const sheaf__kv *kv, uint32_t layer, sheaf_kv_view *out)
 {
     return is_dense(kv) ? sheaf__dense_view(kv->dense, layer, out)

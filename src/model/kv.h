@@ -25,6 +25,7 @@ sheaf_status sheaf__kv_write(sheaf__kv *kv, uint32_t layer, uint32_t pos, uint32
                              const sheaf_kv_source *src);
 sheaf_status sheaf__kv_commit(sheaf__kv *kv, uint32_t n, const int32_t *tokens);
 sheaf_status sheaf__kv_truncate(sheaf__kv *kv, uint32_t length);
+sheaf_status sheaf__kv_slide(sheaf__kv *kv, uint32_t max_draft); /* dense: keeps everything */
 sheaf_status sheaf__kv_view(const sheaf__kv *kv, uint32_t layer, sheaf_kv_view *out);
 sheaf_status sheaf__kv_fork(sheaf__kv *kv, sheaf__kv *out); /* dense: copies everything */
 uint32_t sheaf__kv_length(const sheaf__kv *kv);

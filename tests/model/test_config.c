@@ -8,11 +8,15 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <math.h>
 
 #include "model/config.h"
 #include "model/files.h"
 
 #define FIXTURES "tests/data/fixtures/"
+#define KNOWN                                                                                  \
+    "LlamaForCausalLM, Qwen3ForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, "               \
+    "Gemma3ForCausalLM"
 
 /* A whole Qwen3 config; tests change one field of it. */
 static const char base_text[] =
@@ -93,7 +97,9 @@ static void parse_file(const char *dir, const char *name, sheaf__config *out)
 static void both_styles_of_config_are_equal(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama3-tied", "qwen3-headdim", "qwen3-untied-gqa1"};
+    static const char *const names[] = {
+        "llama3-tied", "qwen3-headdim",  "qwen3-untied-gqa1", "qwen2-bias",          "mistral-swa",
+        "gemma3",      "gemma3-softcap", "gemma3-mixed",      "gemma3-mixed-softcap"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, FIXTURES "%s", names[i]);
@@ -102,6 +108,62 @@ static void both_styles_of_config_are_equal(void **state)
         parse_file(dir, "config_v5.json", &new_style);
         assert_memory_equal(&old_style, &new_style, sizeof old_style);
     }
+}
+
+static void a_gemma_config_is_read_field_by_field(void **state)
+{
+    (void)state;
+    sheaf__config c;
+    parse_file(FIXTURES "gemma3-mixed-softcap", "config.json", &c);
+    assert_int_equal(c.arch, SHEAF__ARCH_GEMMA3);
+    assert_true(c.qk_norm && c.block_norms && c.norm_plus_one && c.tied_head && !c.qkv_bias);
+    assert_int_equal(c.activation, SHEAF__ACT_GELU_TANH);
+    assert_true(c.embedding_scale == sqrtf(96.0f));
+    assert_true(c.attn_scale == (float)(1.0 / sqrt(24.0)));
+    assert_true(c.attn_softcap == 0 && c.logit_softcap == 5.0f);
+    assert_true(c.rope.theta == 1e6 && c.local_rope.theta == 1e4);
+    static const uint32_t windows[] = {16, 16, 0, 16};
+    assert_memory_equal(c.window, windows, sizeof windows);
+}
+
+/* As the published checkpoints are: no layer_types, no tie_word_embeddings, a scaled global rope. */
+static void a_gemma_config_has_its_own_defaults(void **state)
+{
+    (void)state;
+    sheaf__config c = parsed("{\"architectures\":[\"Gemma3ForCausalLM\"],\"head_dim\":null,"
+                             "\"hidden_act\":null,\"num_hidden_layers\":7,\"sliding_window\":512,"
+                             "\"sliding_window_pattern\":3,\"rope_theta\":null,"
+                             "\"tie_word_embeddings\":null,"
+                             "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}",
+                             NULL);
+    static const uint32_t windows[] = {512, 512, 0, 512, 512, 0, 512};
+    assert_memory_equal(c.window, windows, sizeof windows);
+    assert_int_equal(c.head_dim, 256);
+    assert_true(c.tied_head);
+    assert_true(c.attn_scale == 1.0f / 16);
+    assert_int_equal(c.rope.kind, SHEAF__ROPE_LINEAR);
+    assert_int_equal(c.local_rope.kind, SHEAF__ROPE_PLAIN);
+    assert_true(c.rope.theta == 1e6 && c.local_rope.theta == 1e4);
+}
+
+static void a_mistral_window_is_given_null_or_the_default(void **state)
+{
+    (void)state;
+    sheaf__config c;
+    parse_file(FIXTURES "mistral-swa", "config.json", &c);
+    for (uint32_t i = 0; i < c.n_layers; i++) assert_int_equal(c.window[i], 32);
+    c = parsed("{\"architectures\":[\"MistralForCausalLM\"]}", NULL);
+    assert_int_equal(c.window[0], 4096);
+    c = parsed("{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":null}", NULL);
+    assert_int_equal(c.window[0], 0);
+}
+
+static void a_qwen2_config_has_biases_and_no_head_norms(void **state)
+{
+    (void)state;
+    sheaf__config c;
+    parse_file(FIXTURES "qwen2-bias", "config.json", &c);
+    assert_true(c.qkv_bias && !c.qk_norm && !c.block_norms);
 }
 
 static void a_llama_config_is_read_field_by_field(void **state)
@@ -177,8 +239,7 @@ static void the_model_type_serves_where_no_architecture_is_listed(void **state)
     sheaf__config c = parsed("{\"architectures\":null,\"model_type\":\"llama\"}", NULL);
     assert_int_equal(c.arch, SHEAF__ARCH_LLAMA);
     expect_refusal("{\"architectures\":[],\"model_type\":\"gpt2\"}", NULL, SHEAF_E_ARCH,
-                   "DIR/config.json: architecture \"gpt2\" is not known here; known: "
-                   "LlamaForCausalLM, Qwen3ForCausalLM");
+                   "DIR/config.json: architecture \"gpt2\" is not known here; known: " KNOWN);
 }
 
 static void whole_numbers_serve_as_theta_and_the_old_type_key_names_a_rope(void **state)
@@ -316,18 +377,31 @@ static void settings_not_implemented_are_refused_by_name(void **state)
 {
     (void)state;
     static const refusal list[] = {
-        {"{\"architectures\":[\"Gemma3ForCausalLM\"]}", SHEAF_E_ARCH,
-         "architecture \"Gemma3ForCausalLM\" is not known here; known: LlamaForCausalLM, "
-         "Qwen3ForCausalLM"},
+        {"{\"architectures\":[\"Gemma2ForCausalLM\"]}", SHEAF_E_ARCH,
+         "architecture \"Gemma2ForCausalLM\" is not known here; known: " KNOWN},
         {"{\"architectures\":[17]}", SHEAF_E_ARCH,
-         "architecture 17 is not known here; known: LlamaForCausalLM, Qwen3ForCausalLM"},
+         "architecture 17 is not known here; known: " KNOWN},
         {"{\"attention_bias\":true}", SHEAF_E_CONFIG,
-         "attention_bias is true: biases are not supported here"},
+         "attention_bias is true: that is not supported here"},
         {"{\"mlp_bias\":true}", SHEAF_E_CONFIG,
-         "mlp_bias is true: biases are not supported here"},
+         "mlp_bias is true: that is not supported here"},
         {"{\"mlp_bias\":1}", SHEAF_E_CONFIG, "mlp_bias must be true or false, found 1"},
         {"{\"hidden_act\":\"gelu\"}", SHEAF_E_CONFIG,
          "hidden_act must be \"silu\", found \"gelu\""},
+        {"{\"use_bidirectional_attention\":true}", SHEAF_E_CONFIG,
+         "use_bidirectional_attention is true: that is not supported here"},
+        {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"hidden_activation\":\"relu\"}",
+         SHEAF_E_CONFIG, "hidden_activation must be \"gelu_pytorch_tanh\", found \"relu\""},
+        {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"query_pre_attn_scalar\":0}",
+         SHEAF_E_CONFIG,
+         "query_pre_attn_scalar must be a number from 0.001 to 1e+09, found 0"},
+        {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"final_logit_softcapping\":-1}",
+         SHEAF_E_CONFIG,
+         "final_logit_softcapping must be a number from 0 to 1e+06, found -1"},
+        {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"rope_parameters\":{}}", SHEAF_E_CONFIG,
+         "rope_parameters.full_attention is missing"},
+        {"{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":0}", SHEAF_E_CONFIG,
+         "sliding_window must be a whole number from 1 to 134217728, found 0"},
         {"{\"quantization_config\":{\"bits\":4}}", SHEAF_E_CONFIG,
          "quantization_config is present: quantised weights are not supported here"},
         {"{\"partial_rotary_factor\":0.5}", SHEAF_E_CONFIG,
@@ -506,6 +580,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_styles_of_config_are_equal),
         cmocka_unit_test(a_llama_config_is_read_field_by_field),
+        cmocka_unit_test(a_gemma_config_is_read_field_by_field),
+        cmocka_unit_test(a_gemma_config_has_its_own_defaults),
+        cmocka_unit_test(a_mistral_window_is_given_null_or_the_default),
+        cmocka_unit_test(a_qwen2_config_has_biases_and_no_head_norms),
         cmocka_unit_test(the_demo_model_config_is_read),
         cmocka_unit_test(absent_and_null_fields_take_their_defaults),
         cmocka_unit_test(the_model_type_serves_where_no_architecture_is_listed),
