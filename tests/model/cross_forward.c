@@ -56,9 +56,10 @@ static void compare(const rig_options *plain, rig_ids text, uint32_t isa)
 
 static void compare_all(uint32_t isa)
 {
-    static const char *const small[] = {"tests/data/fixtures/llama3-tied",
-                                        "tests/data/fixtures/qwen3-headdim",
-                                        "tests/data/fixtures/qwen3-untied-gqa1"};
+    static const char *const small[] = {
+        "tests/data/fixtures/llama3-tied", "tests/data/fixtures/qwen3-headdim",
+        "tests/data/fixtures/qwen3-untied-gqa1", "tests/data/fixtures/mistral-swa",
+        "tests/data/fixtures/gemma3-mixed-softcap"};
     uint32_t resolved;
     if (sheaf_isa_resolve(isa, &resolved) != SHEAF_OK) {
         fprintf(stderr, "SKIPPED: this processor or build lacks %s\n", sheaf_isa_name(isa));

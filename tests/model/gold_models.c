@@ -21,15 +21,12 @@
 #define TOLERANCE 1e-4
 #define N_GREEDY  16
 
-static const char *const fixtures[] = {"tests/data/fixtures/llama3-tied",
-                                       "tests/data/fixtures/qwen3-headdim",
-                                       "tests/data/fixtures/qwen3-untied-gqa1",
-                                       "tests/data/fixtures/qwen2-bias",
-                                       "tests/data/fixtures/mistral-swa",
-                                       "tests/data/fixtures/gemma3",
-                                       "tests/data/fixtures/gemma3-softcap",
-                                       "tests/data/fixtures/gemma3-mixed",
-                                       "tests/data/fixtures/gemma3-mixed-softcap"};
+static const char *const fixtures[] = {
+    "tests/data/fixtures/llama3-tied",         "tests/data/fixtures/qwen3-headdim",
+    "tests/data/fixtures/qwen3-untied-gqa1",   "tests/data/fixtures/qwen2-bias",
+    "tests/data/fixtures/mistral-swa",         "tests/data/fixtures/gemma3",
+    "tests/data/fixtures/gemma3-softcap",      "tests/data/fixtures/gemma3-mixed",
+    "tests/data/fixtures/gemma3-mixed-softcap"};
 #define N_FIXTURES (sizeof fixtures / sizeof fixtures[0])
 
 static void check_prompt(rig *r, const char *dir, uint32_t index, const json_t *prompt)

@@ -98,8 +98,9 @@ static void both_styles_of_config_are_equal(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "llama3-tied", "qwen3-headdim",  "qwen3-untied-gqa1", "qwen2-bias",          "mistral-swa",
-        "gemma3",      "gemma3-softcap", "gemma3-mixed",      "gemma3-mixed-softcap"};
+        "llama3-tied",    "qwen3-headdim", "qwen3-untied-gqa1",
+        "qwen2-bias",     "mistral-swa",   "gemma3",
+        "gemma3-softcap", "gemma3-mixed",  "gemma3-mixed-softcap"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, FIXTURES "%s", names[i]);
@@ -130,12 +131,13 @@ static void a_gemma_config_is_read_field_by_field(void **state)
 static void a_gemma_config_has_its_own_defaults(void **state)
 {
     (void)state;
-    sheaf__config c = parsed("{\"architectures\":[\"Gemma3ForCausalLM\"],\"head_dim\":null,"
-                             "\"hidden_act\":null,\"num_hidden_layers\":7,\"sliding_window\":512,"
-                             "\"sliding_window_pattern\":3,\"rope_theta\":null,"
-                             "\"tie_word_embeddings\":null,"
-                             "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}",
-                             NULL);
+    sheaf__config c =
+        parsed("{\"architectures\":[\"Gemma3ForCausalLM\"],\"head_dim\":null,"
+               "\"hidden_act\":null,\"num_hidden_layers\":7,\"sliding_window\":512,"
+               "\"sliding_window_pattern\":3,\"rope_theta\":null,"
+               "\"tie_word_embeddings\":null,"
+               "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}",
+               NULL);
     static const uint32_t windows[] = {512, 512, 0, 512, 512, 0, 512};
     assert_memory_equal(c.window, windows, sizeof windows);
     assert_int_equal(c.head_dim, 256);
@@ -383,8 +385,7 @@ static void settings_not_implemented_are_refused_by_name(void **state)
          "architecture 17 is not known here; known: " KNOWN},
         {"{\"attention_bias\":true}", SHEAF_E_CONFIG,
          "attention_bias is true: that is not supported here"},
-        {"{\"mlp_bias\":true}", SHEAF_E_CONFIG,
-         "mlp_bias is true: that is not supported here"},
+        {"{\"mlp_bias\":true}", SHEAF_E_CONFIG, "mlp_bias is true: that is not supported here"},
         {"{\"mlp_bias\":1}", SHEAF_E_CONFIG, "mlp_bias must be true or false, found 1"},
         {"{\"hidden_act\":\"gelu\"}", SHEAF_E_CONFIG,
          "hidden_act must be \"silu\", found \"gelu\""},
@@ -393,11 +394,9 @@ static void settings_not_implemented_are_refused_by_name(void **state)
         {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"hidden_activation\":\"relu\"}",
          SHEAF_E_CONFIG, "hidden_activation must be \"gelu_pytorch_tanh\", found \"relu\""},
         {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"query_pre_attn_scalar\":0}",
-         SHEAF_E_CONFIG,
-         "query_pre_attn_scalar must be a number from 0.001 to 1e+09, found 0"},
+         SHEAF_E_CONFIG, "query_pre_attn_scalar must be a number from 0.001 to 1e+09, found 0"},
         {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"final_logit_softcapping\":-1}",
-         SHEAF_E_CONFIG,
-         "final_logit_softcapping must be a number from 0 to 1e+06, found -1"},
+         SHEAF_E_CONFIG, "final_logit_softcapping must be a number from 0 to 1e+06, found -1"},
         {"{\"architectures\":[\"Gemma3ForCausalLM\"],\"rope_parameters\":{}}", SHEAF_E_CONFIG,
          "rope_parameters.full_attention is missing"},
         {"{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":0}", SHEAF_E_CONFIG,

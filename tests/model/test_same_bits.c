@@ -4,8 +4,8 @@
  * Each case computes the logits of every position of a text in some other way than the plain
  * one (one thread, alone, all at once, fused, paged, fresh blocks) and compares all of them by
  * memcmp. The texts cross the border of an attention split (256 positions) and many of blocks.
- * The demo model and two fixtures (Llama 3 rope without q/k norm; Qwen3 without grouping), each
- * codec.
+ * The demo model and four fixtures (Llama 3 rope without q/k norm; Qwen3 without grouping; Mistral,
+ * a window of 32 in all layers; Gemma 3, two groups, one with a window of 16), each codec.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 #include "model/rig.h"
 
-#define N_MODELS 3
+#define N_MODELS 5
 #define N_TOKENS 290
 #define N_RAGGED 5
 
@@ -30,7 +30,9 @@ static const struct {
     uint32_t prompt; /* of its golden file, at least N_TOKENS long */
 } models[N_MODELS] = {{"models/sheaf-demo", 12},
                       {"tests/data/fixtures/llama3-tied", 4},
-                      {"tests/data/fixtures/qwen3-untied-gqa1", 4}};
+                      {"tests/data/fixtures/qwen3-untied-gqa1", 4},
+                      {"tests/data/fixtures/mistral-swa", 4},
+                      {"tests/data/fixtures/gemma3-mixed", 4}};
 
 /* A text and the logits that the plain way gives, per model and codec. */
 typedef struct truth {
@@ -397,6 +399,52 @@ static void way_fragmented(const rig_options *options, const truth *t)
     rig_close(&r);
 }
 
+/* A layer with a window, or the number of layers. */
+static uint32_t windowed_layer(const rig *r)
+{
+    uint32_t layer = 0;
+    while (layer < r->config.n_layers && r->config.window[layer] == 0) layer++;
+    return layer;
+}
+
+/* Blocks that a window has left go back after every step, and other sequences' tokens are written into
+ * them at once. */
+static void way_slide(const rig_options *options, const truth *t)
+{
+    rig_options o = *options;
+    o.block_tokens = 4;
+    o.slab_blocks = 8;
+    rig r;
+    rig_open(&r, &o);
+    uint32_t layer = windowed_layer(&r), window = r.config.window[layer];
+    sheaf__kv kv = rig_kv(&r), other = rig_kv(&r);
+    for (uint32_t end = 0; layer < r.config.n_layers && end < N_TOKENS;) {
+        end = end + 7 < N_TOKENS ? end + 7 : N_TOKENS;
+        feed_and_compare(&r, &kv, t, end, end % 2 ? 1 : 0);
+        assert_int_equal(sheaf__kv_slide(&kv, 3), SHEAF_OK);
+        sheaf_kv_view view;
+        assert_int_equal(sheaf__kv_view(&kv, layer, &view), SHEAF_OK);
+        assert_true(view.n_rows <= (window + 3) / 4 + 2);
+        assert_int_equal(view.first_block, end > window + 3 ? (end - window - 3) / 4 : 0);
+        rig_feed(&r, &other, t->text.data + end / 2, 3, 0, NULL);
+        assert_int_equal(sheaf_pool_check(r.pool, NULL), SHEAF_OK);
+        assert_int_equal(sheaf_sequence_check(kv.sequence, NULL), SHEAF_OK);
+        if (end < 200) continue;
+        assert_int_equal(sheaf__kv_truncate(&kv, end - 2), SHEAF_OK); /* rejected drafts */
+        feed_and_compare(&r, &kv, t, end, 0);
+        assert_int_equal(sheaf__kv_truncate(&kv, end / 2), SHEAF_E_SLID);
+    }
+    sheaf__kv_destroy(&other);
+    sheaf__kv_destroy(&kv);
+    rig_close(&r);
+}
+
+static void a_window_that_slides_equals_one_that_keeps_all(void **state)
+{
+    (void)state;
+    with_every_model_and_codec(way_slide);
+}
+
 static void fragmented_rows_equal_fresh_ones(void **state)
 {
     (void)state;
@@ -456,6 +504,7 @@ int main(void)
         cmocka_unit_test(parked_and_adopted_equals_never_parked),
         cmocka_unit_test(cloned_to_an_odd_length_equals_cold),
         cmocka_unit_test(fragmented_rows_equal_fresh_ones),
+        cmocka_unit_test(a_window_that_slides_equals_one_that_keeps_all),
         cmocka_unit_test(entry_with_flush_to_zero_and_odd_rounding_changes_nothing),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
