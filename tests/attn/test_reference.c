@@ -9,43 +9,56 @@
 #define ORACLE_BOUND 1e-7 /* the oracle rounds once, to f32 */
 #define FAST_BOUND   1e-6
 
-/* One query row over all positions, each weighed or not: weights first, in one pass per use. */
-static void naive_row(const sheaf_attn_options *o, const numbers *n, const float *q,
-                      uint32_t head, uint32_t pos, double *weights, float *out)
+/* The numbers of one KV head as the codec stores them: [n_tokens, dim] */
+static double *stored_numbers(const numbers *n, int is_value, uint32_t kv_head)
 {
-    uint32_t group = o->n_q_heads / o->n_kv_heads;
+    uint32_t dim = is_value ? n->value_dim : n->key_dim;
+    double *all = malloc((size_t)n->n_tokens * dim * sizeof *all), *to = all;
+    for (uint32_t p = 0; p < n->n_tokens; p++)
+        for (uint32_t d = 0; d < dim; d++)
+            *to++ = is_value ? (double)stored(n->codec_v, value_number(n, p, kv_head, d))
+                             : (double)stored(n->codec_k, key_number(n, p, kv_head, d));
+    return all;
+}
+
+/* One query row over all positions, each weighed or not. k, v: [n_tokens, dim] */
+static void naive_row(const sheaf_attn_options *o, const numbers *n, const float *q,
+                      uint32_t head, uint32_t pos, const double *k, const double *v, float *out)
+{
     double scale = o->scale != 0.0f ? (double)o->scale : 1.0 / sqrt(n->key_dim), total = 0.0;
+    double sums[64] = {0};
     for (uint32_t p = 0; p < n->n_tokens; p++) {
-        weights[p] = 0.0;
         if (!o->not_causal && p > pos) continue;
         if (o->window != 0 && p + o->window <= pos) continue;
         double s = 0.0;
         for (uint32_t d = 0; d < n->key_dim; d++)
-            s += (double)q[d] * (double)stored(n->codec_k, key_number(n, p, head / group, d));
+            s += (double)q[d] * k[(size_t)p * n->key_dim + d];
         s *= scale;
         if (o->softcap != 0.0f) s = (double)o->softcap * tanh(s / (double)o->softcap);
-        weights[p] = exp(s); /* the numbers here are small enough without a maximum */
-        total += weights[p];
+        double weight = exp(s); /* the numbers here are small enough without a maximum */
+        total += weight;
+        for (uint32_t d = 0; d < n->value_dim; d++)
+            sums[d] += weight * v[(size_t)p * n->value_dim + d];
     }
     if (o->sinks != NULL) total += exp((double)o->sinks[head]);
-    for (uint32_t d = 0; d < n->value_dim; d++) {
-        double sum = 0.0;
-        for (uint32_t p = 0; p < n->n_tokens; p++)
-            sum += weights[p] / total *
-                   (double)stored(n->codec_v, value_number(n, p, head / group, d));
-        out[d] = (float)sum;
-    }
+    for (uint32_t d = 0; d < n->value_dim; d++) out[d] = (float)(sums[d] / total);
 }
 
-static float *naive(const sheaf_attn_options *o, const numbers *n, const float *q)
+/* q: [count, n_q_heads, key_dim], of the last `count` positions. */
+static float *naive(const sheaf_attn_options *o, const numbers *n, const float *q,
+                    uint32_t count)
 {
-    size_t rows = (size_t)n->n_tokens * o->n_q_heads;
-    float *out = malloc(rows * n->value_dim * sizeof *out);
-    double *weights = malloc(n->n_tokens * sizeof *weights);
-    for (size_t r = 0; r < rows; r++)
-        naive_row(o, n, q + r * n->key_dim, (uint32_t)(r % o->n_q_heads),
-                  (uint32_t)(r / o->n_q_heads), weights, out + r * n->value_dim);
-    free(weights);
+    uint32_t group = o->n_q_heads / o->n_kv_heads;
+    float *out = malloc((size_t)count * o->n_q_heads * n->value_dim * sizeof *out);
+    for (uint32_t head = 0; head < o->n_q_heads; head++) {
+        double *k = stored_numbers(n, 0, head / group), *v = stored_numbers(n, 1, head / group);
+        for (uint32_t i = 0; i < count; i++) {
+            size_t row = (size_t)i * o->n_q_heads + head;
+            naive_row(o, n, q + row * n->key_dim, head, n->n_tokens - count + i, k, v,
+                      out + row * n->value_dim);
+        }
+        free(k), free(v);
+    }
     return out;
 }
 
@@ -54,7 +67,8 @@ static const float sinks[6] = {0.5f, -3.0f, 4.0f, 0.0f, -100.0f, 7.0f};
 /* Case i of a spread over all options. */
 static void make_case(uint32_t i, numbers *n, sheaf_attn_options *o)
 {
-    *n = (numbers){300 + i, 290, 2, i % 2 ? 64 : 20, i % 3 ? 32 : 10, i % 3, (i + i / 3) % 3};
+    *n = (numbers){300 + i, i % 4 < 3 ? 1500 : 40, 2, i % 2 ? 64 : 20, i % 3 ? 32 : 10,
+                   i % 3,   (i + i / 3) % 3};
     *o = (sheaf_attn_options)SHEAF_ATTN_OPTIONS_INIT;
     o->n_q_heads = 6;
     o->n_kv_heads = 2;
@@ -67,7 +81,8 @@ static void make_case(uint32_t i, numbers *n, sheaf_attn_options *o)
     o->sinks = i % 4 < 2 ? sinks : NULL;
 }
 
-#define N_CASES 12
+#define N_CASES   24
+#define N_QUERIES 40
 
 static void the_reference_agrees_with_a_plain_softmax(void **state)
 {
@@ -77,13 +92,14 @@ static void the_reference_agrees_with_a_plain_softmax(void **state)
         sheaf_attn_options o;
         make_case(i, &n, &o);
         o.path = SHEAF_ATTN_REFERENCE;
-        float *q = queries(&n, o.n_q_heads, 0, n.n_tokens), *want = naive(&o, &n, q);
-        sheaf_attn_item item = {n.n_tokens, 0, n.n_tokens, 0};
+        float *q = queries(&n, o.n_q_heads, n.n_tokens - N_QUERIES, N_QUERIES);
+        float *want = naive(&o, &n, q, N_QUERIES);
+        sheaf_attn_item item = {N_QUERIES, n.n_tokens - N_QUERIES, n.n_tokens, 0};
         for (uint32_t shuffled = 0; shuffled < 2; shuffled++) {
             layout l = layout_make(&n, (shape){16, 0, shuffled});
             float *out = attend(&o, NULL, &item, 1, &l.view, q);
             double error =
-                relative_error(out, want, (uint64_t)n.n_tokens * o.n_q_heads * n.value_dim);
+                relative_error(out, want, (uint64_t)N_QUERIES * o.n_q_heads * n.value_dim);
             if (error >= ORACLE_BOUND) fail_msg("case %u: relative error %g", i, error);
             free(out);
             layout_free(&l);
@@ -102,8 +118,8 @@ static void the_fast_paths_are_within_the_bound_of_the_reference(void **state)
         numbers n;
         sheaf_attn_options o;
         make_case(i, &n, &o);
-        float *q = queries(&n, o.n_q_heads, 0, n.n_tokens);
-        sheaf_attn_item item = {n.n_tokens, 0, n.n_tokens, 0};
+        float *q = queries(&n, o.n_q_heads, n.n_tokens - N_QUERIES, N_QUERIES);
+        sheaf_attn_item item = {N_QUERIES, n.n_tokens - N_QUERIES, n.n_tokens, 0};
         layout l = layout_make(&n, (shape){32, 0, 1});
         o.path = SHEAF_ATTN_REFERENCE;
         float *want = attend(&o, NULL, &item, 1, &l.view, q);
@@ -112,7 +128,7 @@ static void the_fast_paths_are_within_the_bound_of_the_reference(void **state)
             o.path = SHEAF_ATTN_FUSED;
             float *out = attend(&o, NULL, &item, 1, &l.view, q);
             double error =
-                relative_error(out, want, (uint64_t)n.n_tokens * o.n_q_heads * n.value_dim);
+                relative_error(out, want, (uint64_t)N_QUERIES * o.n_q_heads * n.value_dim);
             if (error >= FAST_BOUND) fail_msg("case %u: relative error %g", i, error);
             if (error > worst) worst = error;
             free(out);
