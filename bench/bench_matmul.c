@@ -1,9 +1,9 @@
 /* bench/bench_matmul.c - how near do matrix products come to what the machine can do?
  *
- * One row must be as fast as memory gives the weights, so it is compared with reading memory; the
- * weights are many matrices that no cache holds together, multiplied in turn, as the layers of a
- * network are. Eight rows should cost little more than one. 512 rows are compared with multiplying
- * registers alone.
+ * One row must be as fast as memory gives the weights, so it is compared with reading memory;
+ * the weights are many matrices that no cache holds together, multiplied in turn, as the layers
+ * of a network are. Eight rows should cost little more than one. 512 rows are compared with
+ * multiplying registers alone.
  */
 #include "bench.h"
 

@@ -1,9 +1,9 @@
 /* base/dmath.h - functions of our own in double precision, for tables and sums of logarithms.
  *
- * After fdlibm (Sun Microsystems, 1993), polynomials fused. Each is a fixed sequence of exactly rounded
- * operations: the same bits from every compiler and processor, which libm's do not give. Called
- * in the default floating-point environment (base/fpenv.h). Errors stay below one unit in the last
- * place.
+ * After fdlibm (Sun Microsystems, 1993), polynomials fused. Each is a fixed sequence of exactly
+ * rounded operations: the same bits from every compiler and processor, which libm's do not
+ * give. Called in the default floating-point environment (base/fpenv.h). Errors stay below one
+ * unit in the last place.
  */
 #ifndef SHEAF_BASE_DMATH_H
 #define SHEAF_BASE_DMATH_H

@@ -1,7 +1,7 @@
 /* base/dmath_scalar.c - sine, cosine, exponential and logarithm after fdlibm.
  *
- * Built with fused multiply-add where the processor has it, hence the file's name; without, libm's fma
- * gives the same bits slowly.
+ * Built with fused multiply-add where the processor has it, hence the file's name; without,
+ * libm's fma gives the same bits slowly.
  */
 #include "base/dmath.h"
 
@@ -38,9 +38,9 @@ static double polynomial(double z, const double *c, int n)
     return p;
 }
 
-/* x = quarter * pi/2 + r + tail, |r| <= pi/4 and a little. pi/2 in three doubles: the first product
- * leaves an exact difference, because both sides are multiples of 2^-53 below 1; the second's
- * error and the third make the tail. */
+/* x = quarter * pi/2 + r + tail, |r| <= pi/4 and a little. pi/2 in three doubles: the first
+ * product leaves an exact difference, because both sides are multiples of 2^-53 below 1; the
+ * second's error and the third make the tail. */
 static int64_t reduce(double x, double *r, double *tail)
 {
     const double half_pi[3] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54,

@@ -1,10 +1,11 @@
 /* model/matmul.c - room for matrix products, and dealing them out to threads.
  *
- * Streamed products are cut along the outputs. Packed ones run in chunks of CHUNK_ROWS rows, so that
- * the copy of x stays in the caches and bounded; a task is a group of panels (tile_cols outputs each)
- * of one chunk, which packs its weights into its thread's scratch block by block of k and uses
- * them for every tile of rows. Where the outputs alone are too few for the threads, the rows are
- * cut too. Cuts change no bits: every output is computed whole, in one task.
+ * Streamed products are cut along the outputs. Packed ones run in chunks of CHUNK_ROWS rows, so
+ * that the copy of x stays in the caches and bounded; a task is a group of panels (tile_cols
+ * outputs each) of one chunk, which packs its weights into its thread's scratch block by block
+ * of k and uses them for every tile of rows. Where the outputs alone are too few for the
+ * threads, the rows are cut too. Cuts change no bits: every output is computed whole, in one
+ * task.
  */
 #include "model/matmul_kernels.h"
 
@@ -77,8 +78,8 @@ static uint64_t padded(uint64_t x, uint64_t multiple)
     return sheaf__ceil_div_u64(x, multiple) * multiple;
 }
 
-/* Floats of a prepared row: a line more than its numbers, or rows of a power of two would all fall
- * into one set of the cache. */
+/* Floats of a prepared row: a line more than its numbers, or rows of a power of two would all
+ * fall into one set of the cache. */
 static uint64_t padded_row(uint64_t k)
 {
     return padded(k, SHEAF__MATMUL_LANES) + SHEAF__MATMUL_LANES;
@@ -176,7 +177,8 @@ static void run_streamed(sheaf__matmul *mm, sheaf__matmul_rows rows)
 
 /* ---- many rows: packed ---- */
 
-/* Packed x: blocks of k one after another, in each the tiles of rows: [block][tile][16, n_steps, tile_rows]. */
+/* Packed x: blocks of k one after another, in each the tiles of rows: [block][tile][16,
+ * n_steps, tile_rows]. */
 typedef struct packed_job {
     const sheaf__matmul_kernels *kernels;
     sheaf__matmul_rows rows; /* of one chunk */
@@ -267,8 +269,8 @@ static void packed_task(void *arg, uint32_t task, uint32_t thread)
     }
 }
 
-/* Groups of outputs as wide as the scratch allows while every thread gets several; then the rows
- * are cut as often as is still missing. */
+/* Groups of outputs as wide as the scratch allows while every thread gets several; then the
+ * rows are cut as often as is still missing. */
 static void cut_packed(packed_job *job, uint32_t n_threads)
 {
     uint32_t n = job->rows.w->n, width = job->kernels->tile_cols;

@@ -1,15 +1,17 @@
-/* model/matmul_avx2.c - the streamed matrix product on AVX2: lanes side by side, weights read once.
+/* model/matmul_avx2.c - the streamed matrix product on AVX2: lanes side by side, weights read
+ * once.
  *
  * The 16 lanes of a dot are two vectors of 8, its halves. Weights of bf16 are widened without a
- * shuffle: 16 of them in one register, shifted left for the even ones and masked for the odd ones:
+ * shuffle: 16 of them in one register, shifted left for the even ones and masked for the odd
+ * ones:
  *
  *     bf16:  half 0 = lanes 0 2 4 6 8 10 12 14     f16, f32:  half 0 = lanes 0 .. 7
  *            half 1 = lanes 1 3 5 7 9 11 13 15                half 1 = lanes 8 .. 15
  *
- * prepare_x puts x into the same order. A group is 1 x 4, 2 x 2 or 3 x 2 dots (rows of x by outputs):
- * 8 or 12 running vectors, all that the registers hold beside operands. Where more rows are asked
- * for, they take turns over a panel of outputs, one block of k long; meanwhile memory is asked for
- * the next one, evenly over the turns.
+ * prepare_x puts x into the same order. A group is 1 x 4, 2 x 2 or 3 x 2 dots (rows of x by
+ * outputs): 8 or 12 running vectors, all that the registers hold beside operands. Where more
+ * rows are asked for, they take turns over a panel of outputs, one block of k long; meanwhile
+ * memory is asked for the next one, evenly over the turns.
  */
 #if defined(__x86_64__)
 
@@ -20,8 +22,8 @@
 #    include "model/matmul_panel.h"
 
 #    define INLINE static inline __attribute__((always_inline))
-/* Keeps a loaded vector in its register: compilers would rather load it again for each use, and loads
- * are what these loops are short of. */
+/* Keeps a loaded vector in its register: compilers would rather load it again for each use, and
+ * loads are what these loops are short of. */
 #    define KEEP(vector) __asm__("" : "+x"(vector))
 #    define MAX_COLS     4
 #    define PANEL_COLS   24
@@ -84,7 +86,7 @@ INLINE __m256 join_halves(__m256 half0, __m256 half1, uint32_t dtype)
     return _mm256_permutevar8x32_ps(sum, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
 }
 
-/* The rest of the tree for four dots at once, each [0 2 4 6 | 1 3 5 7] after its first level. */
+/* The rest of the tree for four dots at once, each [0 2 4 6 | 1 3 5 7] after the first level. */
 INLINE __m128 join_four(__m256 a, __m256 b, __m256 c, __m256 d)
 {
     /* of a, then of b: (0,4) (2,6) | (1,5) (3,7) */
@@ -154,8 +156,8 @@ typedef struct part {
     uint64_t begin;
 } part;
 
-/* From a block's weights to those that are wanted next: the next block of the same outputs, or the
- * first one of the next panel. Each turn asks for its share of them. */
+/* From a block's weights to those that are wanted next: the next block of the same outputs, or
+ * the first one of the next panel. Each turn asks for its share of them. */
 INLINE uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
 {
     uint64_t next = at->begin + size < k ? size : at->width * k - at->begin;

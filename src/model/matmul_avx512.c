@@ -1,9 +1,9 @@
 /* model/matmul_avx512.c - the streamed matrix product on AVX-512: the 16 lanes of a dot are one
  * register, in their own order, so x is read where it lies and tails are masked loads.
  *
- * A group is up to 6 rows of x by 4 outputs, or one row by 8: 24 running vectors at most. Where more
- * rows are asked for, they take turns over a panel of outputs, one block of k long; meanwhile memory
- * is asked for the next one, evenly over the turns.
+ * A group is up to 6 rows of x by 4 outputs, or one row by 8: 24 running vectors at most. Where
+ * more rows are asked for, they take turns over a panel of outputs, one block of k long;
+ * meanwhile memory is asked for the next one, evenly over the turns.
  */
 #if defined(__x86_64__)
 
@@ -135,8 +135,8 @@ typedef struct part {
     uint64_t begin;
 } part;
 
-/* From a block's weights to those that are wanted next: the next block of the same outputs, or the
- * first one of the next panel. Each turn asks for its share of them. */
+/* From a block's weights to those that are wanted next: the next block of the same outputs, or
+ * the first one of the next panel. Each turn asks for its share of them. */
 INLINE uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
 {
     uint64_t next = at->begin + size < k ? size : at->width * k - at->begin;

@@ -1,17 +1,17 @@
 /* model/matmul_kernels.h - what one instruction set brings to a matrix product.
  *
  * Two forms, the same bits. The streamed form reads each weight once, from memory, for up to
- * `stream_rows` rows of x, with the 16 lanes of a dot side by side in vector registers. The packed
- * form is for more rows: it copies weights and x so that one lane of a dot is a vector along the
- * outputs, and computes tiles of tile_rows x tile_cols outputs lane after lane:
+ * `stream_rows` rows of x, with the 16 lanes of a dot side by side in vector registers. The
+ * packed form is for more rows: it copies weights and x so that one lane of a dot is a vector
+ * along the outputs, and computes tiles of tile_rows x tile_cols outputs lane after lane:
  *
  *     x, w:  k =  0  1 ... 15 | 16 17 ... 31 | ...          a block: up to 1024 of k
- *     packed:     0 16 32 ... | 8 24 40 ... | 4 20 ...      [lane][step][tile_rows or tile_cols]
+ *     packed:     0 16 32 ... | 8 24 40 ... | 4 20 ...   [lane][step][tile_rows or _cols]
  *
- * Lanes lie in the order 0 8 4 12 2 10 6 14 1 9 5 13 3 11 7 15 (i with its four bits reversed), in
- * which the tree (i, i+8) (i, i+4) (i, i+2) (i, i+1) joins neighbours first: like a binary counter,
- * it needs four waiting tiles at most. What lies beyond a tail of k, or beyond the last row or
- * output, is +0.
+ * Lanes lie in the order 0 8 4 12 2 10 6 14 1 9 5 13 3 11 7 15 (i with its four bits reversed),
+ * in which the tree (i, i+8) (i, i+4) (i, i+2) (i, i+1) joins neighbours first: like a binary
+ * counter, it needs four waiting tiles at most. What lies beyond a tail of k, or beyond the
+ * last row or output, is +0.
  */
 #ifndef SHEAF_MODEL_MATMUL_KERNELS_H
 #define SHEAF_MODEL_MATMUL_KERNELS_H
@@ -61,9 +61,9 @@ typedef struct sheaf__matmul_kernels {
     void (*pack_w)(const sheaf__matrix *w, uint32_t begin, uint32_t n_cols,
                    sheaf__matmul_span span, float *out);
 
-    /* The block's sums of the tiles that n_rows make, packed one after another: stored to y when
-     * the block is the first, else added to it. A lane's weights are read for all of them while
-     * they lie in the first-level cache. */
+    /* The block's sums of the tiles that n_rows make, packed one after another: stored to y
+     * when the block is the first, else added to it. A lane's weights are read for all of them
+     * while they lie in the first-level cache. */
     void (*tiles)(const float *x_packed, const float *w_packed, sheaf__matmul_span span,
                   uint32_t n_rows, uint32_t n_cols, float *y, uint64_t y_stride);
 } sheaf__matmul_kernels;

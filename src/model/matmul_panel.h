@@ -1,5 +1,5 @@
-/* model/matmul_panel.h - the packed form's kernels, one file an instruction set, named for the tables
- * of model/matmul_kernels.h. */
+/* model/matmul_panel.h - the packed form's kernels, one file an instruction set, named for the
+ * tables of model/matmul_kernels.h. */
 #ifndef SHEAF_MODEL_MATMUL_PANEL_H
 #define SHEAF_MODEL_MATMUL_PANEL_H
 

@@ -1,7 +1,7 @@
 /* model/matmul_panel_avx2.c - the packed matrix product on AVX2: tiles of 6 rows by 16 outputs.
  *
- * 12 running vectors, each 8 outputs of one row, run down one lane's steps; then the lane's tile joins
- * the tree on a small stack (see model/matmul_kernels.h).
+ * 12 running vectors, each 8 outputs of one row, run down one lane's steps; then the lane's
+ * tile joins the tree on a small stack (see model/matmul_kernels.h).
  */
 #if defined(__x86_64__)
 
@@ -168,9 +168,10 @@ void sheaf__panel_avx2_pack_w(const sheaf__matrix *w, uint32_t begin, uint32_t n
         pack_w_typed(w, begin, n_cols, span, out, SHEAF_DTYPE_F32);
 }
 
-/* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The number
- * of joins after the lane at `place` is the number of ones that end it in binary. Meanwhile the
- * second-level cache is asked for the tile a group further on: x comes from beyond it. */
+/* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The
+ * number of joins after the lane at `place` is the number of ones that end it in binary.
+ * Meanwhile the second-level cache is asked for the tile a group further on: x comes from
+ * beyond it. */
 INLINE void lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
                       float *stack)
 {

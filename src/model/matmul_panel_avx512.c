@@ -1,7 +1,8 @@
-/* model/matmul_panel_avx512.c - the packed matrix product on AVX-512: tiles of 12 rows by 32 outputs.
+/* model/matmul_panel_avx512.c - the packed matrix product on AVX-512: tiles of 12 rows by 32
+ * outputs.
  *
- * 24 running vectors, each 16 outputs of one row, run down one lane's steps; then the lane's tile joins
- * the tree on a small stack (see model/matmul_kernels.h).
+ * 24 running vectors, each 16 outputs of one row, run down one lane's steps; then the lane's
+ * tile joins the tree on a small stack (see model/matmul_kernels.h).
  */
 #if defined(__x86_64__)
 
@@ -24,7 +25,7 @@ INLINE __m512 load_step(const unsigned char *p, uint32_t dtype, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/* v[row][lane] to v[lane][row], sixteen by sixteen: 4 x 4 inside quarters, then the quarters. */
+/* v[row][lane] to v[lane][row], 16 x 16: 4 x 4 inside quarters, then the quarters. */
 INLINE void transpose16(__m512 v[16])
 {
     __m512 t[16];
@@ -117,9 +118,10 @@ void sheaf__panel_avx512_pack_w(const sheaf__matrix *w, uint32_t begin, uint32_t
         pack_w_typed(w, begin, n_cols, span, out, SHEAF_DTYPE_F32);
 }
 
-/* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The number
- * of joins after the lane at `place` is the number of ones that end it in binary. Meanwhile the
- * second-level cache is asked for the tile a group further on: x comes from beyond it. */
+/* Runs one lane's chains for the whole tile, then joins it with the tiles that wait for it. The
+ * number of joins after the lane at `place` is the number of ones that end it in binary.
+ * Meanwhile the second-level cache is asked for the tile a group further on: x comes from
+ * beyond it. */
 INLINE void lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t place,
                       float *stack)
 {

@@ -1,7 +1,8 @@
 /* model/ops.h - the network's operations on rows, in the defined order, per instruction set.
  *
- * Owns: RMSNorm, rotary embedding, gated SiLU, additions, widening of rows. All give the same bits
- * on every instruction set (docs/adr/0003).
+ * Owns: RMSNorm, rotary embedding, gated SiLU, additions, widening of rows. All give the same
+ * bits on every instruction set (docs/adr/0003). Does not own the floating-point environment:
+ * callers are tasks of sheaf__threads_run, or stand between sheaf__fpenv_enter and leave.
  */
 #ifndef SHEAF_MODEL_OPS_H
 #define SHEAF_MODEL_OPS_H
@@ -12,8 +13,8 @@
 typedef struct sheaf__ops {
     uint32_t isa;
 
-    /* out[i] = (x[i] * s) * w[i], s = 1 / sqrtf(sum / n + eps); sum of squares in the order of a matrix
-     * product's dot (model/matmul.h). out may be x. */
+    /* out[i] = (x[i] * s) * w[i], s = 1 / sqrtf(sum / n + eps); sum of squares in the order of
+     * a matrix product's dot (model/matmul.h). out may be x. */
     void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, float *out);
 
     /* Rotates pairs (i, i + dim/2) of one head in place: a' = fma(-b, sin, a * cos),
@@ -37,7 +38,7 @@ typedef struct sheaf__ops {
     void (*widen)(const void *src, uint32_t dtype, uint32_t n, float *out);
 } sheaf__ops;
 
-/* The table of an instruction set already resolved. Never null for one that the processor has. */
+/* The table of an instruction set already resolved; never null for one the processor has. */
 const sheaf__ops *sheaf__ops_for(uint32_t isa);
 
 #endif

@@ -8,8 +8,8 @@
 
 #    define INLINE static inline __attribute__((always_inline))
 
-/* Eight numbers, or the first `left` of them and +0. Masked stores are slow on some processors, so
- * only tails use them. */
+/* Eight numbers, or the first `left` of them and +0. Masked stores are slow on some processors,
+ * so only tails use them. */
 INLINE __m256i first(uint32_t left)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left),

@@ -1,10 +1,10 @@
 /* model/rope.c - the tables of cosines and sines, page by page of 1024 positions.
  *
- *     pages[p] = [2][1024][head_dim / 2]: the cosines of positions p * 1024 ..., then their sines
+ *     pages[p] = [2][1024][head_dim / 2]: cosines of the positions from p * 1024, then sines
  *
  * A page is made whole and never moves. Every f32 operation below has its counterpart in
- * transformers' modeling_rope_utils.py, in the same order; there a number divided by a tensor is
- * that number times the tensor's reciprocal.
+ * transformers' modeling_rope_utils.py, in the same order; there a number divided by a tensor
+ * is that number times the tensor's reciprocal.
  */
 #include "model/rope.h"
 

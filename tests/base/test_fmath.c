@@ -62,6 +62,16 @@ static void tanh_is_odd_and_bounded(void **state)
     assert_true(sheaf__tanhf(50.0f) == 1.0f);
 }
 
+static void a_fused_product_is_rounded_once(void **state)
+{
+    (void)state;
+    /* (1 + 2^-12)^2 + 2^-80 lies just above the middle of two floats; rounded to double first,
+     * it would lie in the middle and then go down, to the even one. */
+    volatile float a = 1.0f + 0x1p-12f, c = 0x1p-80f;
+    assert_true(fmaf(a, a, c) == 1.0f + 0x1p-11f + 0x1p-23f);
+    assert_true(fmaf(a, a, -c) == 1.0f + 0x1p-11f);
+}
+
 static uint64_t hash_of(float (*f)(float))
 {
     static float results[200001];
@@ -85,6 +95,7 @@ int main(void)
         cmocka_unit_test(tanh_and_silu_are_within_a_few_units),
         cmocka_unit_test(exp_has_its_defined_ends),
         cmocka_unit_test(tanh_is_odd_and_bounded),
+        cmocka_unit_test(a_fused_product_is_rounded_once),
         cmocka_unit_test(the_bits_are_the_same_in_every_build),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,5 @@
-/* Matrix products: every instruction set, batch, thread count and alignment gives the bits that the
- * order in model/matmul.h defines. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
+/* Matrix products: every instruction set, batch, thread count and alignment gives the bits that
+ * the order in model/matmul.h defines. */
 #include "base/fpenv.h"
 #include "base/half.h"
 #include "model/matmul.h"
@@ -245,8 +238,8 @@ static void the_callers_rounding_mode_does_not_matter(void **state)
 static void a_fused_product_is_not_rounded_twice(void **state)
 {
     (void)state;
-    /* (1 + 2^-12)^2 + 2^-80 lies just above the middle of two floats; rounded to double first, it
-     * would lie in the middle and then go down, to the even one. */
+    /* (1 + 2^-12)^2 + 2^-80 lies just above the middle of two floats; rounded to double first,
+     * it would lie in the middle and then go down, to the even one. */
     float w[32] = {0}, x[20 * 32] = {0}, y[20];
     w[0] = 1.0f;
     w[16] = 1.0f + 0x1p-12f;
@@ -370,6 +363,5 @@ int main(void)
         cmocka_unit_test(products_larger_than_reserved_are_refused),
         cmocka_unit_test(a_failed_reserve_leaves_the_former_room),
     };
-    cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,26 +4,15 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "base/bits.h"
 #include "sheaf/status.h"
-
-/* splitmix64 */
-static inline uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+#include "testing.h"
 
 /* Uniform in [-1, 1). */
 static inline float random_number(uint64_t *state)
 {
-    return (float)(int32_t)(next_random(state) >> 32) * 0x1p-31f;
+    return (float)(int32_t)(testing_random(state) >> 32) * 0x1p-31f;
 }
 
 /* Finite numbers of every kind: zeros of both signs, denormals, tiny and large ones among
@@ -31,7 +20,7 @@ static inline float random_number(uint64_t *state)
 static inline float random_odd_number(uint64_t *state)
 {
     float x = random_number(state);
-    switch (next_random(state) % 8) {
+    switch (testing_random(state) % 8) {
     case 0: return 0.0f;
     case 1: return -0.0f;
     case 2: return x * 0x1p-130f;
