@@ -42,12 +42,12 @@ tap_limit() {
     tap_empty "$name" "$("$function" "$limit" "${files[@]}")"
 }
 
-tap_limit no_file_is_over_1000_lines longer_files 1000 src include tests bench tools
+tap_limit no_file_is_over_1000_lines longer_files 1000 src include tests bench tools examples
 tap_limit no_public_header_is_over_300_lines longer_files 300 include
 for floor in base codec pool cache; do
     tap_limit "no_function_of_${floor}_is_over_70_lines" longer_functions 70 "src/$floor"
 done
-tap_limit no_function_is_over_130_lines longer_functions 130 src tests bench tools
-mapfile -t files < <(find src include tests bench tools -name '*.[ch]' 2>/dev/null | sort)
+tap_limit no_function_is_over_130_lines longer_functions 130 src tests bench tools examples
+mapfile -t files < <(find src include tests bench tools examples -name '*.[ch]' 2>/dev/null | sort)
 tap_empty no_line_is_over_106_columns "$(wide_lines "${files[@]}")"
 tap_end
