@@ -62,10 +62,7 @@ typedef struct sheaf_attn_options {
     uint32_t reserved;
     const float *sinks; /* [n_q_heads] logits, or null; copied */
 } sheaf_attn_options;
-#define SHEAF_ATTN_OPTIONS_INIT                                                                \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_attn_options)                                              \
-    }
+#define SHEAF_ATTN_OPTIONS_INIT SHEAF_STRUCT_INIT(sheaf_attn_options)
 
 /* One sequence of a ragged batch: n_queries queries at absolute positions first_pos and on, over
  * keys [.., n_tokens) as the view has them. */
@@ -86,10 +83,7 @@ typedef struct sheaf_attn_report {
     uint64_t n_splits; /* (query row, kv head, split) triples reduced */
     uint64_t workspace_bytes;
 } sheaf_attn_report;
-#define SHEAF_ATTN_REPORT_INIT                                                                 \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_attn_report)                                               \
-    }
+#define SHEAF_ATTN_REPORT_INIT SHEAF_STRUCT_INIT(sheaf_attn_report)
 
 /* threads: null means the calling thread alone; must outlive the plan.
  * SHEAF_E_INVALID, SHEAF_E_UNSUPPORTED (isa), SHEAF_E_NO_MEMORY. */

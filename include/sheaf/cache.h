@@ -64,10 +64,7 @@ typedef struct sheaf_kv_source {
     const void *k;
     const void *v; /* null when value_dim is 0 */
 } sheaf_kv_source;
-#define SHEAF_KV_SOURCE_INIT                                                                   \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_kv_source)                                                 \
-    }
+#define SHEAF_KV_SOURCE_INIT SHEAF_STRUCT_INIT(sheaf_kv_source)
 
 /* ---- life -------------------------------------------------------------------------------- */
 
@@ -184,10 +181,7 @@ typedef struct sheaf_gather_info {
     uint64_t k_bytes;    /* n_blocks K tiles */
     uint64_t v_bytes;
 } sheaf_gather_info;
-#define SHEAF_GATHER_INFO_INIT                                                                 \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_gather_info)                                               \
-    }
+#define SHEAF_GATHER_INFO_INIT SHEAF_STRUCT_INIT(sheaf_gather_info)
 
 /* Copies the encoded tiles of the blocks that hold visible positions, in order: k: [n_blocks,
  * tile], v: [n_blocks, tile], each tile whole, slots that are not visible as they are. Either
@@ -217,10 +211,7 @@ typedef struct sheaf_usage {
     uint64_t host_bytes;      /* tables and token ids */
     uint64_t blocks_by_group[SHEAF_MAX_GROUPS];
 } sheaf_usage;
-#define SHEAF_USAGE_INIT                                                                       \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_usage)                                                     \
-    }
+#define SHEAF_USAGE_INIT SHEAF_STRUCT_INIT(sheaf_usage)
 
 /* SHEAF_E_INVALID: struct_size is not set. O(blocks). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_usage(const sheaf_sequence *seq,

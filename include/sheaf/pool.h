@@ -83,10 +83,7 @@ typedef struct sheaf_pool_options {
     const sheaf_allocator *allocator; /* null: the C library's */
     const sheaf_slab_memory *slab_memory; /* null: the system's anonymous memory */
 } sheaf_pool_options;
-#define SHEAF_POOL_OPTIONS_INIT                                                                \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_pool_options)                                              \
-    }
+#define SHEAF_POOL_OPTIONS_INIT SHEAF_STRUCT_INIT(sheaf_pool_options)
 
 /* What follows from a layout, per group. */
 typedef struct sheaf_group_info {
@@ -99,10 +96,7 @@ typedef struct sheaf_group_info {
     uint64_t slab_bytes;
     uint64_t max_rows; /* rows the reserved range has room for */
 } sheaf_group_info;
-#define SHEAF_GROUP_INFO_INIT                                                                  \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_group_info)                                                \
-    }
+#define SHEAF_GROUP_INFO_INIT SHEAF_STRUCT_INIT(sheaf_group_info)
 
 /* Where a layer lies inside the blocks of its group. */
 typedef struct sheaf_layer_info {
@@ -113,10 +107,7 @@ typedef struct sheaf_layer_info {
     uint64_t k_segment_bytes; /* one head's part of the K tile */
     uint64_t v_segment_bytes;
 } sheaf_layer_info;
-#define SHEAF_LAYER_INFO_INIT                                                                  \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_layer_info)                                                \
-    }
+#define SHEAF_LAYER_INFO_INIT SHEAF_STRUCT_INIT(sheaf_layer_info)
 
 /* A block: its group, its row, and the generation that tells this use of the row from others. */
 typedef struct sheaf_block {
@@ -263,10 +254,7 @@ typedef struct sheaf_pool_stats {
     uint64_t bytes_copied;
     uint64_t bytes_copied_by_growth; /* always 0 */
 } sheaf_pool_stats;
-#define SHEAF_POOL_STATS_INIT                                                                  \
-    {                                                                                          \
-        .struct_size = sizeof(sheaf_pool_stats)                                                \
-    }
+#define SHEAF_POOL_STATS_INIT SHEAF_STRUCT_INIT(sheaf_pool_stats)
 
 /* A consistent snapshot, as it stood after the last call that changed the pool. Any thread, without
  * a lock; a reader may spin while the writer publishes. SHEAF_E_INVALID: struct_size is zero. */

@@ -42,6 +42,22 @@ extern "C" {
 #    define SHEAF_WARN
 #endif
 
+/* What the initialiser macros of structs with `struct_size` stand for: every other field zero, in C
+ * and in C++ from C++11 on. */
+#ifdef __cplusplus
+#    define SHEAF_STRUCT_INIT(type)                                                            \
+        ([] {                                                                                  \
+            type zero_ = type();                                                               \
+            zero_.struct_size = static_cast<uint32_t>(sizeof(type));                           \
+            return zero_;                                                                      \
+        }())
+#else
+#    define SHEAF_STRUCT_INIT(type)                                                            \
+        {                                                                                      \
+            .struct_size = sizeof(type)                                                        \
+        }
+#endif
+
 /* Status of a call. Never renumbered; texts from sheaf_status_text(). */
 typedef int32_t sheaf_status;
 

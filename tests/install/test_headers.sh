@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/install/test_headers.sh - each public header compiles alone, as C11 pedantic and as C++17,
-# and what the library exports is what they declare and what tools/symbols.txt lists.
+# its initialisers in use, and what the library exports is what they declare and what tools/symbols.txt lists.
 set -eu
 cd "$(dirname "$0")/../.."
 # shellcheck source=tests/tools/tap.sh
@@ -8,9 +8,18 @@ cd "$(dirname "$0")/../.."
 build=${SHEAF_BUILD_DIR:-build/release}
 warnings=(-pedantic -Wall -Wextra -Wshadow -Wconversion -Werror -fsyntax-only -Iinclude)
 
-compiles() { # language standard compiler header
-    "$3" -x "$1" -std="$2" "${warnings[@]}" - <<<"#include \"sheaf/$4.h\"" 2>&1 || echo "exit code $?"
+# A program that includes one header, and sets a variable by each initialiser that it defines.
+user_of() { # header
+    echo "#include \"sheaf/$1.h\""
+    sed -nE 's/^#define (SHEAF_[A-Z_]+_INIT) SHEAF_STRUCT_INIT\((sheaf_[a-z_]+)\)$/\2 a_\2 = \1;/p' \
+        "include/sheaf/$1.h"
 }
+compiles() { # language standard compiler header
+    "$3" -x "$1" -std="$2" "${warnings[@]}" - < <(user_of "$4") 2>&1 || echo "exit code $?"
+}
+tap_empty every_struct_with_a_size_has_an_initialiser "$(diff \
+    <(grep -cE '^    uint32_t struct_size;' include/sheaf/*.h) \
+    <(grep -cE '^#define SHEAF_[A-Z_]+_INIT SHEAF_STRUCT_INIT\(' include/sheaf/*.h))"
 for file in include/sheaf/*.h; do
     header=$(basename "$file" .h)
     for compiler in cc clang; do

@@ -36,11 +36,11 @@ for file in include/sheaf/sheaf.h "${lib#"$prefix/"}"/{libsheaf.so,libsheaf.so.0
 done
 if grep -q '^SHEAF_BUILD_PROGRAM:BOOL=ON' "$build/CMakeCache.txt"; then
     attempt the_installed_program_starts "$prefix/bin/sheaf" --help
-fi
-if command -v scdoc >/dev/null; then
-    attempt the_man_page_is_installed test -s "$prefix/share/man/man1/sheaf.1"
-else
-    tap_skip the_man_page_is_installed "scdoc is not installed"
+    if command -v scdoc >/dev/null; then
+        attempt the_man_page_is_installed test -s "$prefix/share/man/man1/sheaf.1"
+    else
+        tap_skip the_man_page_is_installed "scdoc is not installed"
+    fi
 fi
 tap_equal the_library_carries_its_soname libsheaf.so.0 \
     "$(readelf -d "$lib/libsheaf.so" | sed -n 's/.*(SONAME).*\[\(.*\)\].*/\1/p')"
@@ -53,6 +53,15 @@ attempt a_program_links_by_pkg_config \
 attempt it_needs_the_shared_library_alone \
     sh -c "readelf -d '$work/shared' | grep -q libsheaf.so.0 && ! readelf -d '$work/shared' | grep -q xxhash"
 tap_equal it_runs "$said" "$(output "$work/shared")"
+
+if command -v c++ >/dev/null; then
+    # shellcheck disable=SC2046
+    attempt it_compiles_as_cpp17_too c++ -std=c++17 "${flags[@]:1}" -o "$work/cpp" \
+        -x c++ "$consumer/consumer.c" -x none $(pkg-config --cflags --libs sheaf)
+    tap_equal it_runs_as_cpp17 "$said" "$(output "$work/cpp")"
+else
+    tap_skip it_compiles_as_cpp17_too "no C++ compiler (./run deps test)"
+fi
 
 cp -r "$prefix" "$work/static"
 find "$work/static" -name 'libsheaf.so*' -delete
