@@ -295,6 +295,64 @@ static void special_tokens_in_text_are_text_when_asked(void **state)
     sheaf__tokenizer_close(tok);
 }
 
+/* The longest match counts; what it rules out is not looked for inside it. */
+static void an_added_token_that_is_turned_down_hides_those_inside(void **state)
+{
+    (void)state;
+    sheaf__tokenizer *tok =
+        parse("{\"added_tokens\":[{\"id\":5,\"content\":\"?ab\",\"single_word\":true},"
+              "{\"id\":6,\"content\":\"ab\"}]," MODEL("") "}");
+    CHECK_IDS(tok, "?abb", 0, 2, 1);
+    CHECK_IDS(tok, "?ab b", 0, 5, 1);
+    CHECK_IDS(tok, "bab", 0, 1, 2);
+    sheaf__tokenizer_close(tok);
+}
+
+/* Every code point once. */
+static char *all_characters(uint64_t *size, uint32_t *n)
+{
+    char *text = malloc(0x110000 * 4);
+    assert_non_null(text);
+    *size = 0;
+    *n = 0;
+    for (uint32_t code = 0; code < 0x110000; code++) {
+        if (code >= 0xd800 && code <= 0xdfff) continue;
+        *size += sheaf__utf8_write(code, text + *size);
+        ++*n;
+    }
+    return text;
+}
+
+/* Removes what the pattern matches; each character left is an unknown token. Unicode has 25
+ * characters of White_Space; U+180E was one until version 6.3. */
+static void patterns_know_the_25_spaces_of_unicode(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern;
+        bool spaces_go;
+    } cases[] = {{"\\\\s", true},   {"[\\\\s]", true},    {"[^\\\\S]", true},
+                 {"\\\\S+", false}, {"[^\\\\s]+", false}, {"[\\\\S]+", false}};
+    uint64_t size;
+    uint32_t n;
+    char *text = all_characters(&size, &n);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[512];
+        snprintf(json, sizeof json,
+                 "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
+                 "\"behavior\":\"Removed\"},\"model\":{\"vocab\":{\"<u>\":0},\"merges\":[],"
+                 "\"unk_token\":\"<u>\"}}",
+                 cases[i].pattern);
+        sheaf__tokenizer *tok = parse(json);
+        sheaf__ids ids = {NULL, 0, 0};
+        assert_int_equal(sheaf__tokenizer_encode(tok, text, size, 0, &ids), SHEAF_OK);
+        assert_int_equal(ids.n, cases[i].spaces_go ? n - 25 : 25);
+        sheaf__ids_free(&ids);
+        sheaf__tokenizer_close(tok);
+    }
+    free(text);
+}
+
 /* Unicode's own example of maximal subparts (chapter 3.9, tables 3-8 to 3-11). */
 static void ill_formed_text_becomes_replacement_characters(void **state)
 {
@@ -518,6 +576,8 @@ int main(void)
         cmocka_unit_test(an_absent_file_is_an_io_error),
         cmocka_unit_test(merges_go_by_rank_and_then_from_the_left),
         cmocka_unit_test(special_tokens_in_text_are_text_when_asked),
+        cmocka_unit_test(an_added_token_that_is_turned_down_hides_those_inside),
+        cmocka_unit_test(patterns_know_the_25_spaces_of_unicode),
         cmocka_unit_test(ill_formed_text_becomes_replacement_characters),
         cmocka_unit_test(random_bytes_never_fail_and_latin_text_returns),
         cmocka_unit_test(a_long_text_of_one_kind_takes_no_quadratic_time),
