@@ -123,6 +123,26 @@ static sheaf_status skip_slabs(sheaf_pool *pool, sheaf__group *group, uint32_t f
     return st;
 }
 
+/* Why sheaf__group_open failed. */
+static sheaf_status explain(const sheaf_pool *pool, uint32_t g, sheaf_status st,
+                            sheaf_error *err)
+{
+    const sheaf__group *group = &pool->groups[g];
+    unsigned long long range = group->range_bytes, budget = pool->budget_bytes;
+    if (st == SHEAF_E_OVERFLOW)
+        return sheaf__error_set(
+            err, st, "group %u: the address range for a budget_bytes of %llu does not fit", g,
+            budget);
+    if (st == SHEAF_E_INVALID)
+        return sheaf__error_set(
+            err, st, "slab_memory: reserve gave an address that is no multiple of granularity");
+    if (group->heads == NULL || group->occupied == NULL)
+        return sheaf__error_set(err, st, "no host memory");
+    return sheaf__error_set(
+        err, st, "group %u: no address range of %llu bytes for a budget_bytes of %llu", g,
+        range, budget);
+}
+
 static sheaf_status open_groups(sheaf_pool *pool, uint32_t first_slab, sheaf_error *err)
 {
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
@@ -131,9 +151,7 @@ static sheaf_status open_groups(sheaf_pool *pool, uint32_t first_slab, sheaf_err
                               slabs_in_range(pool, g), &pool->device, &pool->memory);
         if (st == SHEAF_OK && first_slab != 0)
             st = skip_slabs(pool, &pool->groups[g], first_slab);
-        if (st != SHEAF_OK)
-            return sheaf__error_set(err, st, "group %u: no address range of %llu bytes", g,
-                                    (unsigned long long)pool->groups[g].range_bytes);
+        if (st != SHEAF_OK) return explain(pool, g, st, err);
     }
     return SHEAF_OK;
 }

@@ -335,7 +335,7 @@ static void hooks_that_cannot_work_are_refused(void **state)
     refused(&options, SHEAF_E_INVALID, "slab_memory");
     memory = good;
     watched.misalign = 64;
-    refused(&options, SHEAF_E_INVALID, "range");
+    refused(&options, SHEAF_E_INVALID, "granularity");
     assert_int_equal(watched.reserves, watched.releases);
     watched.misalign = 0;
     allocator.free = NULL;
