@@ -15,14 +15,19 @@
  * keys and values it sees and their absolute positions, to the bit: not of the batch, the chunk, the
  * rows, the threads, the instruction set or the path.
  *
- *  - score: 16 lanes along the head dimension, fused multiply-add from +0, reduced by the tree
- *    (i, i+8) (i, i+4) (i, i+2) (i, i+1); times scale; soft cap c: c * tanh(s / c)
- *  - split: 256 absolute positions: exact maximum m, exp(s - m), denominator over 16 lanes
- *    (position mod 16) with the same tree, each output one fused sum over ascending positions
- *  - merge of splits: the fixed binary tree over absolute split indices; an absent half passes
- *    the other unchanged
- *  - a sink joins last: a logit that takes part in the denominator alone
- *  - a query that sees nothing gets zeros
+ *  - score: 16 lanes along the key dimension, element d in lane d mod 16: lane = fma(q, k, lane) from
+ *    +0 in ascending d, the last step padded with (+0, +0); lanes summed by the tree (i, i+8) (i, i+4)
+ *    (i, i+2) (i, i+1); times scale; soft cap c: c * tanh(s / c). K and V are widened exactly
+ *  - split: 256 absolute positions: exact maximum m of what is seen, p = exp(s - m); denominator l:
+ *    16 lanes, position mod 16, plain sums in ascending order, the same tree; output o: one
+ *    fma(p, v, o) from +0 over ascending positions. What is not seen is skipped
+ *  - merge, left to right: m = max(m1, m2), a = exp(each - m), l = fma(l2, a2, l1 * a1),
+ *    o = fma(o2, a2, o1 * a1); by the fixed binary tree over absolute split indices, a node being an
+ *    aligned power of two of them; an absent half passes the other unchanged
+ *  - a sink joins last: m' = max(m, sink), a = exp(m - m'), l = fma(l, a, exp(sink - m')), o = o * a
+ *  - result: o / l; a query that sees nothing gets zeros
+ *
+ * exp and tanh: base/fmath.h, operation by operation.
  *
  * SHEAF_ATTN_REFERENCE accumulates in double in plain order: it is for tests, to a tolerance.
  */
@@ -79,8 +84,9 @@ typedef struct sheaf_attn_report {
     uint32_t path;
     uint32_t isa;
     uint32_t n_threads; /* that the work was dealt to */
-    uint64_t n_tasks;
-    uint64_t n_splits; /* (query row, kv head, split) triples reduced */
+    uint64_t n_tasks;   /* that the work was cut into */
+    uint64_t
+        n_splits; /* (query, KV head, split) triples that something is seen of; 0: REFERENCE */
     uint64_t workspace_bytes;
 } sheaf_attn_report;
 #define SHEAF_ATTN_REPORT_INIT SHEAF_STRUCT_INIT(sheaf_attn_report)
@@ -94,19 +100,20 @@ SHEAF_API void sheaf_attn_plan_destroy(sheaf_attn_plan *plan); /* null is allowe
 
 /* Lays out the work of one step; the workspace grows here and never in a run. A second call with the
  * same or smaller sizes allocates nothing. items: [n_items], n_queries >= 1 each.
+ * A context that grows token by token allocates O(log n) times: room grows by half at least.
  * SHEAF_E_INVALID; SHEAF_E_OVERFLOW; SHEAF_E_NO_MEMORY: the earlier plan stands. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         uint32_t n_items);
 
 /* Computes one layer.
- *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens and codecs may differ
- *          from item to item
+ *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens (a power of two, 1 to
+ *          1024) and codecs may differ from item to item. The window is the plan's, not the view's
  *   q:     [sum of n_queries, n_q_heads, key_dim] f32
  *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written
  *   report: may be null
- * SHEAF_E_PLAN: a view does not fit its item, or lacks a position that a query sees; nothing
- * written. Bits are promised for finite inputs. Allocates nothing. */
+ * SHEAF_E_PLAN: nothing is planned, a view does not fit its item, or it lacks a position that a query
+ * sees; nothing written. SHEAF_E_INVALID. Bits are promised for finite inputs. Allocates nothing. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_run(sheaf_attn_plan *plan,
                                                  const sheaf_kv_view *views, const float *q,
                                                  float *out, sheaf_attn_report *report);
