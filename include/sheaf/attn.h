@@ -30,6 +30,11 @@
  * exp and tanh: base/fmath.h, operation by operation.
  *
  * SHEAF_ATTN_REFERENCE accumulates in double in plain order: it is for tests, to a tolerance.
+ *
+ * Layers that differ in heads, dimensions, window, sinks or any other option take a plan each: a
+ * model with local and global layers has two, both planned once a step. A plan takes its memory
+ * from the C library. Blocks that are read may be read by other plans in other threads meanwhile;
+ * nobody may write, release or slide them.
  */
 #ifndef SHEAF_ATTN_H
 #define SHEAF_ATTN_H
@@ -50,22 +55,24 @@ typedef struct sheaf_attn_plan sheaf_attn_plan;
  * of the plan, then attends to that: the same bits; REFERENCE is the double-precision oracle. */
 enum { SHEAF_ATTN_FUSED = 0, SHEAF_ATTN_GATHER = 1, SHEAF_ATTN_REFERENCE = 2 };
 
-/* Query i of an item (absolute position first_pos + i) sees the positions p <= first_pos + i, or all
- * written ones with `not_causal`; and with a window w only p > first_pos + i - w. */
+/* Query i of an item (absolute position first_pos + i) sees the positions p <= first_pos + i, or
+ * all written ones with `not_causal`; and with a window w only p > first_pos + i - w. The window
+ * is this one, whatever the views say. Query head h attends to KV head
+ * h / (n_q_heads / n_kv_heads). */
 typedef struct sheaf_attn_options {
     uint32_t struct_size;
     uint32_t n_q_heads; /* a multiple of n_kv_heads */
     uint32_t n_kv_heads;
-    uint32_t key_dim; /* 1 to SHEAF_ATTN_MAX_DIM */
-    uint32_t value_dim;
-    uint32_t window; /* 0: unlimited */
-    float scale;     /* 0: 1 / sqrt(key_dim) */
-    float softcap;   /* 0: none */
+    uint32_t key_dim;   /* 1 to SHEAF_ATTN_MAX_DIM */
+    uint32_t value_dim; /* 1 to SHEAF_ATTN_MAX_DIM */
+    uint32_t window;    /* 0: unlimited */
+    float scale;        /* 0: 1 / sqrt(key_dim) */
+    float softcap;      /* 0: none */
     uint32_t not_causal;
     uint32_t path; /* SHEAF_ATTN_... */
     uint32_t isa;  /* SHEAF_ISA_...; 0: the best */
     uint32_t reserved;
-    const float *sinks; /* [n_q_heads] logits, or null; copied */
+    const float *sinks; /* [n_q_heads] finite logits, or null; copied */
 } sheaf_attn_options;
 #define SHEAF_ATTN_OPTIONS_INIT SHEAF_STRUCT_INIT(sheaf_attn_options)
 
@@ -85,22 +92,23 @@ typedef struct sheaf_attn_report {
     uint32_t isa;
     uint32_t n_threads; /* that the work was dealt to */
     uint64_t n_tasks;   /* that the work was cut into */
-    uint64_t
-        n_splits; /* (query, KV head, split) triples that something is seen of; 0: REFERENCE */
+    uint64_t n_splits;  /* (query, KV head, split) triples with something seen; 0: REFERENCE */
     uint64_t workspace_bytes;
 } sheaf_attn_report;
 #define SHEAF_ATTN_REPORT_INIT SHEAF_STRUCT_INIT(sheaf_attn_report)
 
 /* threads: null means the calling thread alone; must outlive the plan.
- * SHEAF_E_INVALID, SHEAF_E_UNSUPPORTED (isa), SHEAF_E_NO_MEMORY. */
+ * SHEAF_E_INVALID: an option out of its range. SHEAF_E_UNSUPPORTED: the isa is not here.
+ * SHEAF_E_NO_MEMORY. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_create(const sheaf_attn_options *options,
                                                          sheaf_threads *threads,
                                                          sheaf_attn_plan **out);
 SHEAF_API void sheaf_attn_plan_destroy(sheaf_attn_plan *plan); /* null is allowed */
 
 /* Lays out the work of one step; the workspace grows here and never in a run. A second call with the
- * same or smaller sizes allocates nothing. items: [n_items], n_queries >= 1 each.
- * A context that grows token by token allocates O(log n) times: room grows by half at least.
+ * same or smaller sizes allocates nothing. items: [n_items], copied; n_items and each n_queries at
+ * least 1. O(queries + tasks). A context that grows token by token allocates O(log n) times: room
+ * grows by half at least.
  * SHEAF_E_INVALID; SHEAF_E_OVERFLOW; SHEAF_E_NO_MEMORY: the earlier plan stands. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
                                                         const sheaf_attn_item *items,
@@ -109,11 +117,13 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
 /* Computes one layer.
  *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens (a power of two, 1 to
  *          1024) and codecs may differ from item to item. The window is the plan's, not the view's
- *   q:     [sum of n_queries, n_q_heads, key_dim] f32
- *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written
+ *   q:     [sum of n_queries, n_q_heads, key_dim] f32, item after item
+ *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written; not over q
  *   report: may be null
- * SHEAF_E_PLAN: nothing is planned, a view does not fit its item, or it lacks a position that a query
- * sees; nothing written. SHEAF_E_INVALID. Bits are promised for finite inputs. Allocates nothing. */
+ * The views' rows must stay valid, and their blocks held, while this runs: no call on a sequence
+ * of the batch meanwhile. SHEAF_E_PLAN: nothing is planned, a view does not fit its item, or it
+ * lacks a position that a query sees; nothing written. SHEAF_E_INVALID. Bits are promised for
+ * finite inputs. Allocates nothing. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_run(sheaf_attn_plan *plan,
                                                  const sheaf_kv_view *views, const float *q,
                                                  float *out, sheaf_attn_report *report);

@@ -51,7 +51,8 @@ typedef struct sheaf_parked sheaf_parked;
 /* Order of the numbers handed to sheaf_sequence_write. */
 enum { SHEAF_TOKEN_MAJOR = 0, SHEAF_HEAD_MAJOR = 1 };
 
-/* K and V of one layer for n positions. Shape and types are compared with the layout each time.
+/* K and V of one layer for n positions, dense, read during the call alone; no alignment is asked.
+ * Shape and types are compared with the layout each time.
  *   token-major  k: [n, n_kv_heads, key_dim], v: [n, n_kv_heads, value_dim]
  *   head-major   k: [n_kv_heads, n, key_dim], v: [n_kv_heads, n, value_dim] */
 typedef struct sheaf_kv_source {
@@ -68,10 +69,11 @@ typedef struct sheaf_kv_source {
 
 /* ---- life -------------------------------------------------------------------------------- */
 
-/* An empty sequence. Holds no block. SHEAF_E_NO_MEMORY. */
+/* An empty sequence, the caller's to destroy, before the pool closes. Holds no block.
+ * SHEAF_E_NO_MEMORY. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_create(sheaf_pool *pool, sheaf_sequence **out);
 
-/* Returns every reference, of reserved positions too. Null is allowed. */
+/* Returns every reference, of reserved positions too. Null is allowed. O(blocks). */
 SHEAF_API void sheaf_sequence_destroy(sheaf_sequence *seq);
 
 /* Committed positions; the next one to be committed. */
@@ -96,7 +98,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_need_blocks(const sheaf_sequenc
  * once; what is reserved already counts, and stays. A partial last block that others share is
  * copied first. All or nothing, host memory included. SHEAF_FULL; SHEAF_E_OVERFLOW: more than
  * 2^31 - 1 positions; SHEAF_E_NO_MEMORY. Allocates only when the positions outgrow twice what
- * they last did. */
+ * they last did. O(new blocks), and a copy of a block where one is shared. After SHEAF_FULL make
+ * room (destroy, truncate or slide a sequence) and ask again. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_extend(sheaf_sequence *seq, uint32_t n);
 
 /* Fills reserved positions [pos, pos + n) of one layer. Positions of a layer are written in
@@ -153,15 +156,18 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_parked_clone(sheaf_parked *parked, uint3
 /* Drops everything from `length` on. SHEAF_E_RANGE, SHEAF_E_SLID. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_parked_trim(sheaf_parked *parked, uint32_t length);
 
-/* Returns every reference. Null is allowed. */
+/* Returns every reference. Null is allowed. O(blocks). */
 SHEAF_API void sheaf_parked_destroy(sheaf_parked *parked);
+
+/* Its positions, and their token ids: [length], valid until it changes. */
 SHEAF_API uint32_t sheaf_parked_length(const sheaf_parked *parked);
 SHEAF_API const int32_t *sheaf_parked_tokens(const sheaf_parked *parked);
 
 /* ---- reading ----------------------------------------------------------------------------- */
 
-/* The layer as kernels see it, up to what this layer has written. K and V have the same row
- * stride. `rows` is never null, and valid until the next call that changes the sequence.
+/* The layer as kernels see it, up to what this layer has written, committed or not. K and V have
+ * the same row stride. The layers of a group have the same rows. `rows` is never null, and valid
+ * until the next call that changes the sequence; writing does not. An empty layer has no row.
  * SHEAF_E_INVALID: no such layer. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_view(const sheaf_sequence *seq, uint32_t layer,
                                                       sheaf_kv_view *out);

@@ -53,12 +53,20 @@ typedef struct sheaf_layer {
     uint32_t codec_v;
 } sheaf_layer;
 
-/* Slab memory. All sizes and addresses are multiples of `granularity` (a power of two).
- *   reserve   an address range without memory behind it, or null
- *   commit    puts readable and writable memory behind part of it; non-zero when there is none
+/* Slab memory. All sizes and addresses are multiples of `granularity` (a power of two from 64).
+ *   reserve   an address range without memory behind it, or null. Once a group, at open, for
+ *             budget_bytes / slab_bytes + 1 slabs, with several groups twice as many
+ *   commit    puts readable and writable memory behind part of it, a slab at a time; non-zero when
+ *             there is none: the caller's request is answered with SHEAF_FULL
  *   decommit  gives that memory back; the range stays reserved. Exactly a range once committed
- *   release   gives the whole range back; nothing in it is committed any more
- * Fresh memory need not be zero. */
+ *   release   gives the whole range back, at close; nothing in it is committed any more
+ * Fresh memory need not be zero. Called by the pool's thread within its calls, and must not call
+ * them; `ctx` outlives the pool.
+ *
+ * The system's own commits by giving access: pages come when they are first touched, and a system
+ * that promises more than it has may then end the process, where limits on addresses and data
+ * (RLIMIT_AS, RLIMIT_DATA) or strict accounting give an answer. A host that must be certain sets a
+ * budget that the machine has, or brings memory that is filled when it is committed. */
 typedef struct sheaf_slab_memory {
     void *ctx;
     uint64_t granularity;
@@ -117,7 +125,8 @@ typedef struct sheaf_block {
 } sheaf_block;
 #define SHEAF_ROW_NONE UINT32_MAX
 
-/* Kinds of owner. Each owner holds one reference. */
+/* Kinds of owner. Each owner holds one reference. Who takes blocks through this header does so as
+ * HOST or IO: sheaf_pool_check compares the other kinds with what sequences and trees name. */
 enum {
     SHEAF_OWNER_TABLE = 0,  /* a running sequence's table */
     SHEAF_OWNER_PARKED = 1, /* a parked sequence */
@@ -135,17 +144,18 @@ typedef struct sheaf_fence {
 
 /* Opens a pool: checks the layout, reserves the ranges, commits nothing.
  * SHEAF_E_LAYOUT, SHEAF_E_OVERFLOW, SHEAF_E_CODEC, SHEAF_E_INVALID: `err` names the field.
- * SHEAF_E_NO_MEMORY: no host memory, or no address range. SHEAF_E_LAYOUT also when the budget
- * holds not one block of each group. */
+ * SHEAF_E_NO_MEMORY: no host memory, or no address range (a smaller budget takes a smaller one).
+ * SHEAF_E_LAYOUT also when the budget holds not one block of each group. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_open(const sheaf_pool_options *options,
                                                   sheaf_pool **out, sheaf_error *err);
 
-/* Gives everything back. SHEAF_E_BUSY: blocks are still held, or sequences open; the pool stays
- * open. Null is allowed. */
+/* Gives everything back; pointers and handles from it are void. SHEAF_E_BUSY: blocks are still
+ * held or retiring, or sequences, parked ones too, open; the pool stays open. Null is allowed. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_close(sheaf_pool *pool);
 
 /* ---- layout ------------------------------------------------------------------------------ */
 
+/* Numbers of layers and groups, and positions a block. */
 SHEAF_API uint32_t sheaf_pool_layers(const sheaf_pool *pool);
 SHEAF_API uint32_t sheaf_pool_groups(const sheaf_pool *pool);
 SHEAF_API uint32_t sheaf_pool_block_tokens(const sheaf_pool *pool);
@@ -154,7 +164,8 @@ SHEAF_API uint32_t sheaf_pool_block_tokens(const sheaf_pool *pool);
  * fields. Equal in every process and on every machine. */
 SHEAF_API uint64_t sheaf_pool_fingerprint(const sheaf_pool *pool);
 
-/* SHEAF_E_INVALID: no such layer or group, or struct_size is zero. */
+/* Fill *out. Head h's K of a row lies at row + k_offset + h * k_segment_bytes; sheaf_codec_encode
+ * and _decode work on it. SHEAF_E_INVALID: no such layer or group, or struct_size is not set. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_layer(const sheaf_pool *pool, uint32_t layer,
                                                    sheaf_layer *out);
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_layer_info(const sheaf_pool *pool, uint32_t layer,
@@ -184,7 +195,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_can_acquire(const sheaf_pool *pool,
  * SHEAF_FULL, SHEAF_E_NO_MEMORY: nothing was committed. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_presize(sheaf_pool *pool, const uint32_t *counts);
 
-/* Adds a reference. SHEAF_E_STALE: the handle names no live block. SHEAF_E_OVERFLOW: too many. */
+/* Adds a reference. SHEAF_E_STALE: the handle names no live block. SHEAF_E_OVERFLOW: too many.
+ * SHEAF_E_INVALID, here and below: no such kind of owner. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_retain(sheaf_pool *pool, sheaf_block block,
                                                     uint32_t owner);
 
@@ -205,7 +217,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_transfer(sheaf_pool *pool, sheaf_bl
 /* Frees retiring blocks whose fences have passed; returns how many are left. */
 SHEAF_API uint64_t sheaf_pool_poll(sheaf_pool *pool);
 
-/* Copies a whole block: one memcpy of block_bytes. SHEAF_E_STALE; SHEAF_E_INVALID: two groups. */
+/* Copies a whole block: one memcpy of block_bytes. SHEAF_E_STALE; SHEAF_E_INVALID: of two groups.
+ * Who else holds `to` sees the change. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_copy(sheaf_pool *pool, sheaf_block from,
                                                   sheaf_block to);
 

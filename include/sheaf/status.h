@@ -14,11 +14,14 @@
  *  - 0 is success, positive values are answers, negative values are faults. Functions are all or
  *    nothing unless they say otherwise: after an answer or a fault the state is as before.
  *  - Outputs come last and are untouched on failure; the one exception is `sheaf_error *err`.
- *  - Structs that carry `struct_size` are set by their initialiser macro; fields left zero mean
- *    the default; fields are only ever appended.
- *  - The library never prints, exits, aborts or blocks.
- *  - A pool and everything opened on it belong to one thread at a time. Functions that may be
- *    called from any thread say so.
+ *  - A null pointer is SHEAF_E_INVALID unless it is allowed. Functions that return no status are
+ *    accessors: their object must be there (destroy and close take null).
+ *  - Structs that carry `struct_size` are set by their initialiser macro before the call, outputs
+ *    too; fields left zero mean the default; fields are only ever appended.
+ *  - The library never prints, exits, aborts or waits for anything but its own computing.
+ *  - A pool and everything opened on it belong to one thread at a time, as does a plan; different
+ *    pools and plans to different threads at once. Functions that any thread may call say so.
+ *  - Calls take the time of what they say they do; where it is not constant, it is said.
  */
 #ifndef SHEAF_STATUS_H
 #define SHEAF_STATUS_H
@@ -106,7 +109,8 @@ enum {
     SHEAF_E_USAGE = -80      /* a flag or environment value is impossible */
 };
 
-/* The sentence behind a fault: names the file or field. `text` ends with a zero byte. */
+/* The sentence behind a fault: names the file or field. `text` ends with a zero byte. Written on
+ * failure alone; where a function takes one, null is allowed. */
 typedef struct sheaf_error {
     sheaf_status status;
     char text[256];
@@ -141,16 +145,19 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_isa_resolve(uint32_t isa, uint32_t *reso
 /* "auto", "scalar", "avx2", "avx512", "neon", or "unknown". Any thread. */
 SHEAF_API const char *sheaf_isa_name(uint32_t isa);
 
-/* Host memory. `alloc` returns `size` bytes aligned to `align` (a power of two) or null; `free`
- * gets back the same size and alignment. Called only from the thread that calls the library. */
+/* Host memory. `alloc` returns `size` bytes (never 0) of any content, aligned to `align` (a power
+ * of two), or null, which the caller of the library sees as SHEAF_E_NO_MEMORY; `free` gets back
+ * the same size and alignment, and never null. Called only from the thread that calls the library,
+ * and must not call it. `ctx` outlives what was opened with it. */
 typedef struct sheaf_allocator {
     void *ctx;
     void *(*alloc)(void *ctx, uint64_t size, uint64_t align);
     void (*free)(void *ctx, void *ptr, uint64_t size, uint64_t align);
 } sheaf_allocator;
 
-/* Worker threads for the calls that compute: the calling thread plus n_threads - 1 others. One
- * group serves any number of plans, one call at a time.
+/* Worker threads for the calls that compute: the calling thread plus n_threads - 1 others, which
+ * sleep between calls. One group serves any number of plans, one call at a time; it is destroyed
+ * after them. Memory from the C library.
  * n_threads: 1 to 256; 0 means one per online processor.
  * SHEAF_E_IO: the system started no thread. SHEAF_E_NO_MEMORY. */
 typedef struct sheaf_threads sheaf_threads;

@@ -16,10 +16,19 @@
 extern "C" {
 #endif
 
-/* What a kernel needs to read one layer of one sequence: plain addresses, no handles. Position
- * p lies in slot p % block_tokens of row rows[p / block_tokens - first_block]; head h of that
- * row's K starts at base + row * row_stride + k_offset + h * k_head_stride. Frozen per library
- * version. */
+/* What a kernel needs to read one layer of one sequence: plain addresses, no handles. The key of
+ * position p and head h, with the codecs that store plain numbers, is [key_dim] numbers at
+ *
+ *     base + rows[p / block_tokens - first_block] * row_stride_k + k_offset
+ *          + h * k_head_stride + (p % block_tokens) * key_dim * bytes of a number
+ *
+ * and the value the same with v_ and value_dim. Positions before first_block * block_tokens and
+ * from n_tokens on are not there: rows end with the block of n_tokens - 1, whose later slots are
+ * undefined. All products in 64 bits. A whole segment decodes by sheaf_codec_decode.
+ *
+ * A page table as paged kernels of the field take it is the rows of each view one after another;
+ * the last page holds n_tokens - (first_block + n_rows - 1) * block_tokens positions; strides
+ * are these, divided by the bytes of a number. Frozen per library version. */
 typedef struct sheaf_kv_view {
     const unsigned char *base;
     const uint32_t *rows;  /* [n_rows]; null: row i is the i-th (a contiguous buffer) */
@@ -36,7 +45,7 @@ typedef struct sheaf_kv_view {
     uint32_t n_kv_heads;
     uint32_t key_dim;
     uint32_t value_dim;
-    uint32_t window;
+    uint32_t window; /* of the layer, 0: unlimited; says nothing about what is there */
     uint32_t codec_k;
     uint32_t codec_v;
 } sheaf_kv_view;
