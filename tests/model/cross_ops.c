@@ -136,6 +136,70 @@ static void check_silu_mul(const sheaf__ops *ops, uint32_t n, uint64_t *seed)
     expect_row(&gate, expected, n, "silu_mul", ops->isa);
 }
 
+/* Numbers on both sides of the border of tanh's two forms, and beyond its end. */
+static float tanh_number(uint64_t *seed)
+{
+    float x = random_number(seed);
+    return testing_random(seed) % 2 ? x * 40.0f : x * 0.7f;
+}
+
+static void check_gelu_mul(const sheaf__ops *ops, uint32_t n, uint64_t *seed)
+{
+    static row gate, up;
+    static float expected[MAX_N];
+    fill(&gate, seed, n, tanh_number);
+    fill(&up, seed, n, random_number);
+    for (uint32_t i = 0; i < n; i++) {
+        float x = gate.at[i];
+        volatile float square = x * x, cubic = 0.044715f * square, half = 0.5f * x;
+        volatile float angle = 0.797884583f * fmaf(cubic, x, x);
+        volatile float one_and = 1.0f + sheaf__tanhf(angle), gelu = half * one_and;
+        expected[i] = gelu * up.at[i];
+    }
+    ops->gelu_mul(gate.at, up.at, n);
+    expect_row(&gate, expected, n, "gelu_mul", ops->isa);
+}
+
+static void gelu_has_the_defined_bits(void **state)
+{
+    (void)state;
+    for_each(check_gelu_mul);
+}
+
+/* Against the double-precision function: gelu is a smooth curve, its form here rounds a few times. */
+static void gelu_is_near_the_function(void **state)
+{
+    (void)state;
+    for (double x = -12; x <= 12; x += 0.001) {
+        float gate = (float)x, one = 1.0f;
+        double g = gate, u = sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+        sheaf__ops_for(SHEAF_ISA_SCALAR)->gelu_mul(&gate, &one, 1);
+        assert_true(fabs(gate - 0.5 * g * (1 + tanh(u))) <= 1e-6 * (1 + fabs(g)));
+    }
+}
+
+static void check_softcap(const sheaf__ops *ops, uint32_t n, uint64_t *seed)
+{
+    static row x;
+    static float expected[MAX_N];
+    static const float caps[] = {30.0f, 5.0f, 0.25f};
+    for (uint32_t c = 0; c < 3; c++) {
+        fill(&x, seed, n, tanh_number);
+        for (uint32_t i = 0; i < n; i++) {
+            volatile float ratio = x.at[i] / caps[c];
+            expected[i] = caps[c] * sheaf__tanhf(ratio);
+        }
+        ops->softcap(x.at, caps[c], n);
+        expect_row(&x, expected, n, "softcap", ops->isa);
+    }
+}
+
+static void softcap_has_the_defined_bits(void **state)
+{
+    (void)state;
+    for_each(check_softcap);
+}
+
 static void silu_has_the_defined_bits(void **state)
 {
     (void)state;
@@ -240,6 +304,9 @@ int main(void)
         cmocka_unit_test(rmsnorm_has_the_defined_bits),
         cmocka_unit_test(rope_has_the_defined_bits),
         cmocka_unit_test(silu_has_the_defined_bits),
+        cmocka_unit_test(gelu_has_the_defined_bits),
+        cmocka_unit_test(gelu_is_near_the_function),
+        cmocka_unit_test(softcap_has_the_defined_bits),
         cmocka_unit_test(silu_has_the_defined_bits_over_its_range),
         cmocka_unit_test(addition_has_the_defined_bits),
         cmocka_unit_test(widening_is_exact),
