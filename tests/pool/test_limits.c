@@ -77,14 +77,25 @@ static bool limit_to(int resource, const char *field, uint64_t extra)
     return setrlimit(resource, &limit) == 0;
 }
 
-/* 1 MiB a slab, of 1024 blocks; empty slabs are given back at once. */
-static sheaf_status open_with_budget(uint64_t budget, sheaf_pool **out, sheaf_error *err)
+/* Blocks of dim KiB / 32. Empty slabs are given back at once. */
+static sheaf_status open_with(uint64_t budget, uint32_t dim, uint32_t slab_blocks,
+                              sheaf_pool **out, sheaf_error *err)
 {
     sheaf_layer layer;
     sheaf_pool_options options = tiny_options(&layer, 1, budget);
-    options.slab_blocks = 1024;
+    layer.key_dim = layer.value_dim = dim;
+    options.slab_blocks = slab_blocks;
     options.no_slack = 1;
     return sheaf_pool_open(&options, out, err);
+}
+
+/* 1 MiB a slab: few blocks, so that complete checks after each call stay cheap. */
+enum { SLAB = 16, MOST_SLABS = 64 };
+static sheaf_block blocks[MOST_SLABS * SLAB];
+
+static sheaf_status open_with_budget(uint64_t budget, sheaf_pool **out, sheaf_error *err)
+{
+    return open_with(budget, 2048, SLAB, out, err);
 }
 
 static sheaf_pool_stats read_stats(const sheaf_pool *pool)
@@ -105,31 +116,30 @@ static bool unchanged(const sheaf_pool *pool, sheaf_pool_stats before)
            sheaf_pool_check(pool, NULL) == SHEAF_OK;
 }
 
-static sheaf_status acquire(sheaf_pool *pool, uint32_t n, sheaf_block *blocks)
+static sheaf_status acquire(sheaf_pool *pool, uint32_t n, sheaf_block *list)
 {
-    return sheaf_pool_acquire(pool, &n, SHEAF_OWNER_HOST, blocks);
+    return sheaf_pool_acquire(pool, &n, SHEAF_OWNER_HOST, list);
 }
 
-static bool release(sheaf_pool *pool, uint32_t n, const sheaf_block *blocks)
+static bool release(sheaf_pool *pool, uint32_t n, const sheaf_block *list)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (sheaf_pool_release(pool, blocks[i], SHEAF_OWNER_HOST) != SHEAF_OK) return false;
+        if (sheaf_pool_release(pool, list[i], SHEAF_OWNER_HOST) != SHEAF_OK) return false;
     return true;
 }
 
 /* Writes the first and last byte of each block. */
-static bool touch(sheaf_pool *pool, uint32_t n, const sheaf_block *blocks)
+static bool touch(sheaf_pool *pool, uint32_t n, const sheaf_block *list)
 {
+    sheaf_group_info info = SHEAF_GROUP_INFO_INIT;
+    if (sheaf_pool_group_info(pool, 0, &info) != SHEAF_OK) return false;
     for (uint32_t i = 0; i < n; i++) {
         void *addr;
-        if (sheaf_pool_address(pool, blocks[i], &addr) != SHEAF_OK) return false;
-        ((unsigned char *)addr)[0] = ((unsigned char *)addr)[1023] = (unsigned char)i;
+        if (sheaf_pool_address(pool, list[i], &addr) != SHEAF_OK) return false;
+        ((unsigned char *)addr)[0] = ((unsigned char *)addr)[info.block_bytes - 1] = 1;
     }
     return true;
 }
-
-enum { SLAB = 1024, MOST_SLABS = 64 };
-static sheaf_block blocks[MOST_SLABS * SLAB];
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
@@ -268,21 +278,21 @@ static void a_request_that_the_system_serves_in_part_takes_nothing(void **state)
 /* The ranges are reserved, so that slabs can still be committed; their records cannot be had. */
 static int end_host_memory(void)
 {
-    enum { SLABS = 512, MOST = SLABS * SLAB };
+    enum { ROWS = 64, MOST = 512 * ROWS }; /* 64 KiB a slab, and 3 KiB of records */
     static sheaf_block taken[MOST];
     sheaf_pool *pool = NULL;
-    CLAIM(open_with_budget(SLABS * MIB, &pool, NULL) == SHEAF_OK);
-    CLAIM(limit_to(RLIMIT_AS, "VmSize:", MIB));
+    CLAIM(open_with(32 * MIB, 32, ROWS, &pool, NULL) == SHEAF_OK);
+    CLAIM(limit_to(RLIMIT_AS, "VmSize:", MIB / 4));
     uint32_t n = 0;
     sheaf_status st;
     sheaf_pool_stats before;
     do {
         before = read_stats(pool);
-        st = acquire(pool, SLAB, taken + n);
-    } while (st == SHEAF_OK && (n += SLAB) < MOST);
+        st = acquire(pool, ROWS, taken + n);
+    } while (st == SHEAF_OK && (n += ROWS) < MOST);
     CLAIM(st == SHEAF_E_NO_MEMORY && n > 0);
     CLAIM(unchanged(pool, before));
-    CLAIM(touch(pool, SLAB, taken) && release(pool, n, taken));
+    CLAIM(touch(pool, n, taken) && release(pool, n, taken));
     CLAIM(sheaf_pool_close(pool) == SHEAF_OK);
     return 0;
 }
