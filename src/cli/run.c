@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/answer.h"
 #include "cli/cli.h"
 
 #define DEFAULT_MAX_TOKENS 256
@@ -35,8 +36,7 @@ typedef struct run_state {
     sheaf__sampler *sampler;
     float *logits; /* [vocab] */
     sheaf__answer answer;
-    sheaf__detokenizer detokenizer;
-    sheaf__text piece;
+    sheaf__stream stream;
     sheaf_status stream_status;
     uint64_t prefill_ns, decode_ns;
 } run_state;
@@ -56,27 +56,10 @@ static void add_prompt_flags(run_flags *f, sheaf__flags *flags)
 
 static void add_answer_flags(run_flags *f, sheaf__flags *flags)
 {
-    const uint32_t whole = SHEAF__FLAG_U32, number = SHEAF__FLAG_F32;
-    sheaf__sampler_options *s = &f->sampling;
-    sheaf__flag_range(sheaf__flags_add(flags, whole, "max-tokens,n=N", &f->max_tokens,
+    sheaf__flag_range(sheaf__flags_add(flags, SHEAF__FLAG_U32, "max-tokens,n=N", &f->max_tokens,
                                        "tokens of the answer at most (default 256)"),
                       1, 1 << 24);
-    sheaf__flag_range(sheaf__flags_add(flags, number, "temp=T", &s->temperature,
-                                       "temperature; 0 is greedy (default 0)"),
-                      0, 100);
-    sheaf__flag_range(
-        sheaf__flags_add(flags, number, "top-p=P", &s->top_p,
-                         "smallest set of tokens with this probability (default 1: off)"),
-        0, 1);
-    sheaf__flag_range(sheaf__flags_add(flags, whole, "top-k=K", &s->top_k,
-                                       "the K likeliest tokens (default 0: off)"),
-                      0, 1 << 24);
-    sheaf__flag_range(
-        sheaf__flags_add(flags, number, "min-p=P", &s->min_p,
-                         "tokens at least P times as likely as the likeliest (default 0: off)"),
-        0, 1);
-    sheaf__flags_add(flags, SHEAF__FLAG_U64, "seed,s=N", &s->seed,
-                     "seed of the sampling (default 0)");
+    sheaf__sampling_flags_add(&f->sampling, flags);
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "ids", &f->ids,
                      "print token ids instead of text");
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "quiet,q", &f->quiet,
@@ -116,16 +99,7 @@ static sheaf_status render_chat(run_state *run, const char *text, sheaf_error *e
 {
     const run_flags *f = run->flags;
     uint32_t family = SHEAF__CHAT_NONE, n = 0;
-    if (f->template_name != NULL) {
-        SHEAF__TRY(sheaf__chat_from_name(f->template_name, &family, err));
-    } else {
-        sheaf_status status = sheaf__chat_detect(f->model.path, &family, err);
-        if (status == SHEAF_MISS)
-            return sheaf__error_set(err, SHEAF_E_ARCH,
-                                    "%s: has no chat template; name one with --chat-template",
-                                    f->model.path);
-        if (status != SHEAF_OK) return status;
-    }
+    SHEAF__TRY(sheaf__cli_chat_family(f->model.path, f->template_name, &family, err));
     sheaf__message messages[2];
     if (f->system != NULL) messages[n++] = (sheaf__message){"system", f->system};
     messages[n++] = (sheaf__message){"user", text};
@@ -167,22 +141,17 @@ static int on_token(void *ctx, uint32_t answer, int32_t token)
     sheaf__progress_end(&run->progress);
     if (run->flags->ids) {
         printf(run->answer.tokens.n > 1 ? " %d" : "%d", token);
+        run->stream_status = sheaf__cli_flush(NULL);
     } else {
-        run->piece.n = 0;
-        run->stream_status = sheaf__detokenizer_push(&run->detokenizer, token, &run->piece);
-        if (run->stream_status == SHEAF_OK) fwrite(run->piece.data, 1, run->piece.n, stdout);
+        run->stream_status = sheaf__stream_token(&run->stream, token);
     }
-    if (run->stream_status == SHEAF_OK) run->stream_status = sheaf__cli_flush(NULL);
     return run->stream_status != SHEAF_OK;
 }
 
 static sheaf_status finish_stream(run_state *run, sheaf_error *err)
 {
-    if (run->stream_status == SHEAF_OK && !run->flags->ids) {
-        run->piece.n = 0;
-        SHEAF__TRY(sheaf__detokenizer_finish(&run->detokenizer, &run->piece));
-        fwrite(run->piece.data, 1, run->piece.n, stdout);
-    }
+    if (!run->flags->ids)
+        return sheaf__stream_end(&run->stream, run->stream_status == SHEAF_OK, err);
     putchar('\n');
     return sheaf__cli_flush(err);
 }
@@ -200,20 +169,9 @@ static void print_figures(const run_state *run)
             run->answer.finish == SHEAF__FINISH_LENGTH ? ", stopped by length" : "");
     uint32_t isa = SHEAF_ISA_AUTO;
     if (sheaf_isa_resolve(run->flags->model.isa, &isa) != SHEAF_OK) return;
-    fprintf(stderr, "%u threads, %s, KV %s in %s: ", sheaf_threads_count(model->threads),
-            sheaf_isa_name(isa), sheaf_codec_name(model->options.codec_k),
-            run->kv.backend == SHEAF__KV_DENSE ? "a dense buffer" : "blocks");
-    if (run->kv.backend == SHEAF__KV_DENSE) {
-        fprintf(stderr, "%.1f MiB held, %.1f MiB copied by growth\n",
-                (double)sheaf__dense_bytes(run->kv.dense) / (1 << 20),
-                (double)sheaf__dense_bytes_copied(run->kv.dense) / (1 << 20));
-        return;
-    }
-    sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
-    if (sheaf_pool_stats_read(model->pool, &stats) != SHEAF_OK) return;
-    fprintf(stderr, "%llu held, %.1f MiB in use, %.1f MiB reserved\n",
-            (unsigned long long)stats.blocks_held, (double)stats.bytes_in_use / (1 << 20),
-            (double)stats.bytes_reserved / (1 << 20));
+    fprintf(stderr, "%u threads, %s, ", sheaf_threads_count(model->threads),
+            sheaf_isa_name(isa));
+    sheaf__cli_print_kv(stderr, model, &run->kv);
 }
 
 static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
@@ -233,7 +191,7 @@ static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
     uint64_t filled = sheaf__clock_ns();
     sheaf__progress_end(&run->progress);
     run->prefill_ns = filled - start;
-    sheaf__detokenizer_init(&run->detokenizer, model->tokenizer, true);
+    sheaf__stream_begin(&run->stream, model->tokenizer);
     run->answer.kv = &run->kv;
     run->answer.sampler = run->sampler;
     run->answer.max_tokens = run->flags->max_tokens;
@@ -248,7 +206,7 @@ static void run_close(run_state *run)
     sheaf__ids_free(&run->answer.tokens);
     sheaf__ids_free(&run->ids);
     sheaf__text_free(&run->prompt);
-    sheaf__text_free(&run->piece);
+    sheaf__stream_free(&run->stream);
     sheaf__sampler_destroy(run->sampler);
     if (run->has_kv) sheaf__kv_destroy(&run->kv);
     free(run->logits);
