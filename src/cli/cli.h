@@ -14,6 +14,7 @@
 #define SHEAF__EXIT_USAGE  2
 
 extern const sheaf__command sheaf__command_run;
+extern const sheaf__command sheaf__command_chat;
 extern const sheaf__command sheaf__command_tokenize;
 extern const sheaf__command sheaf__command_demo;
 

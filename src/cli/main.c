@@ -9,6 +9,7 @@
 
 static const sheaf__command *const commands[] = {
     &sheaf__command_run,
+    &sheaf__command_chat,
     &sheaf__command_tokenize,
     &sheaf__command_demo,
 };

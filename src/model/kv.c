@@ -66,6 +66,11 @@ uint32_t sheaf__kv_reserved(const sheaf__kv *kv)
                         : sheaf_sequence_reserved(kv->sequence);
 }
 
+const int32_t *sheaf__kv_tokens(const sheaf__kv *kv)
+{
+    return is_dense(kv) ? sheaf__dense_tokens(kv->dense) : sheaf_sequence_tokens(kv->sequence);
+}
+
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b)
 {
     return a == b || (a->sequence == b->sequence && a->dense == b->dense);

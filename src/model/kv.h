@@ -30,6 +30,7 @@ sheaf_status sheaf__kv_view(const sheaf__kv *kv, uint32_t layer, sheaf_kv_view *
 sheaf_status sheaf__kv_fork(sheaf__kv *kv, sheaf__kv *out); /* dense: copies everything */
 uint32_t sheaf__kv_length(const sheaf__kv *kv);
 uint32_t sheaf__kv_reserved(const sheaf__kv *kv);
+const int32_t *sheaf__kv_tokens(const sheaf__kv *kv);
 
 /* Whether both name one cache (forks are two). */
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b);

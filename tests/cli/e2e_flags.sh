@@ -46,6 +46,14 @@ refused a_missing_tokenizer_is_named 1 "tokenizer.json" tokenize -m tests/data
 refused a_missing_prompt_file_is_named 1 "no-such-file" run -m $demo -f no-such-file
 refused an_empty_prompt_is_refused 2 "empty" run -m $demo -p ""
 refused a_prompt_beyond_the_context_is_refused 1 "context\|positions" run -m $demo -p "a b c d e f g h" --ctx-size 4
+refused chat_asks_for_a_missing_model 2 "--model" chat
+refused chat_refuses_a_stray_argument 2 "unexpected argument" chat -m $demo hello
+refused chat_refuses_a_prompt 2 "no such flag" chat -m $demo -p hello
+refused chat_refuses_a_word_for_a_number 2 "--max-tokens: 'many'" chat -m $demo -n many
+refused chat_refuses_an_impossible_temperature 2 "--temp: '-1'" chat -m $demo --temp -1
+refused chat_refuses_an_unknown_template 2 "chatml" chat -m $demo --chat-template klingon
+refused chat_names_a_missing_directory 1 "no-such-dir" chat -m no-such-dir
+refused chat_asks_for_a_template 1 "--chat-template" chat -m random:qwen3-0.6b:layers=1
 refused the_demo_refuses_a_backend 2 "--kv-backend" demo --kv-backend dense
 refused the_demo_refuses_too_many_questions 2 "from 1 to 60" demo -q 61
 if ! grep -q avx512f /proc/cpuinfo; then
@@ -62,11 +70,14 @@ on_full() { "$@" >/dev/full; }
 on_closed() { "$@" >&-; }
 closed a_full_disk_is_a_sentence on_full "$sheaf" run -q -m $demo -p Hello -n 4
 closed a_closed_standard_output_is_a_sentence on_closed "$sheaf" run -q -m $demo -p Hello -n 4
+say() { printf 'Hello.\n'; }
+chat_on_full() { say | "$sheaf" chat -m $demo -n 4 >/dev/full; }
+closed a_full_disk_ends_a_chat chat_on_full
 closed a_full_disk_stops_tokenize_too on_full "$sheaf" tokenize -m $demo
 
 tap_equal "the_version_names_the_instruction_set" yes \
     "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
-for command in run tokenize demo; do
+for command in run chat tokenize demo; do
     tap_equal "sheaf_lists_$command" yes "$("$sheaf" --help | grep -q "^  $command " && echo yes)"
     # long flags, in the order in which each page shows them
     "$sheaf" $command --help | sed -n 's/^  \(-[a-z], \|    \)--\([a-z-]*\).*/\2/p' | sort >"$work/help"
