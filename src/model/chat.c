@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "model/chat_form.h"
 #include "model/json.h"
 #include "model/utf8.h"
 
@@ -21,8 +22,12 @@
 #define IM_END       "<|im_end|>"
 #define START_HEADER "<|start_header_id|>"
 #define END_HEADER   "<|end_header_id|>\n\n"
+#define TURN         "<start_of_turn>"
 
-static const char *const family_names[] = {"none", "chatml", "llama3", "qwen3", "llama3.1"};
+static const char *const family_names[] = {
+    "none",    "chatml",       "llama3",     "qwen3",      "llama3.1",
+    "mistral", "mistral-v0.1", "mistral-v1", "mistral-v3", "mistral-v3-tekken",
+    "gemma"};
 
 #define N_FAMILIES ((uint32_t)(sizeof family_names / sizeof family_names[0]))
 
@@ -33,15 +38,84 @@ sheaf_status sheaf__chat_from_name(const char *name, uint32_t *family, sheaf_err
         *family = i;
         return SHEAF_OK;
     }
-    return sheaf__error_set(err, SHEAF_E_USAGE,
-                            "chat template %.64s is not one of chatml, llama3, llama3.1, qwen3",
-                            name);
+    return sheaf__error_set(
+        err, SHEAF_E_USAGE,
+        "chat template %.64s is not one of chatml, gemma, llama3, llama3.1, mistral, "
+        "mistral-v0.1, mistral-v1, mistral-v3, mistral-v3-tekken, qwen3",
+        name);
 }
 
 const char *sheaf__chat_name(uint32_t family)
 {
     return family < N_FAMILIES ? family_names[family] : family_names[0];
 }
+
+/* ---- Mistral's forms ------------------------------------------------------------------- */
+
+/* Which question the system message opens: none (there may be no such message), the first, or
+ * the one that is the last message. */
+enum { NO_SYSTEM, SYSTEM_FIRST, SYSTEM_LAST };
+
+/* As parts stand in a template's form (chat_form.h). */
+#define QUESTION(open, close) "{{'" open "'+message['content']+'" close "'}}"
+#define QUESTION_TOLD(open, close)                                                             \
+    "{{'" open "'+system_message+'\\n\\n'+message['content']+'" close "'}}"
+
+/* [INST] with blanks here and there, in which Mistral's models differ. */
+typedef struct mistral {
+    uint32_t family;
+    uint32_t system;
+    const char *open, *close;   /* around a question */
+    const char *before, *after; /* around an answer and its </s> */
+    bool trims;                 /* the answer */
+    uint32_t n_prints;          /* tags that print; 0: not counted, tools have some */
+    const char *parts[3];       /* what its template prints */
+} mistral;
+
+static const mistral mistrals[] = {
+    {.family = SHEAF__CHAT_MISTRAL,
+     .open = "[INST] ",
+     .close = " [/INST]",
+     .before = "",
+     .after = "",
+     .n_prints = 3,
+     .parts = {QUESTION("[INST] ", " [/INST]"), "{{message['content']+eos_token}}"}},
+    {.family = SHEAF__CHAT_MISTRAL_V01,
+     .open = "[INST] ",
+     .close = " [/INST]",
+     .before = "",
+     .after = " ",
+     .n_prints = 3,
+     .parts = {QUESTION("[INST] ", " [/INST]"), "{{message['content']+eos_token+' '}}"}},
+    {.family = SHEAF__CHAT_MISTRAL_V1,
+     .system = SYSTEM_FIRST,
+     .open = " [INST] ",
+     .close = " [/INST]",
+     .before = " ",
+     .after = "",
+     .n_prints = 4,
+     .parts = {QUESTION(" [INST] ", " [/INST]"), QUESTION_TOLD(" [INST] ", " [/INST]"),
+               "{{' '+message['content']+eos_token}}"}},
+    {.family = SHEAF__CHAT_MISTRAL_V3,
+     .system = SYSTEM_LAST,
+     .open = "[INST] ",
+     .close = "[/INST]",
+     .before = " ",
+     .after = "",
+     .trims = true,
+     .parts = {QUESTION("[INST] ", "[/INST]"), QUESTION_TOLD("[INST] ", "[/INST]"),
+               "{{' '+message['content']|trim+eos_token}}"}},
+    {.family = SHEAF__CHAT_MISTRAL_V3_TEKKEN,
+     .system = SYSTEM_LAST,
+     .open = "[INST]",
+     .close = "[/INST]",
+     .before = "",
+     .after = "",
+     .parts = {QUESTION("[INST]", "[/INST]"), QUESTION_TOLD("[INST]", "[/INST]"),
+               "{{message['content']+eos_token}}"}},
+};
+
+#define N_MISTRALS (sizeof mistrals / sizeof mistrals[0])
 
 /* ---- recognising ------------------------------------------------------------------------ */
 
@@ -91,16 +165,86 @@ static sheaf_status recognise_chatml(const char *text, uint32_t *family, sheaf_e
     return SHEAF_OK;
 }
 
+static sheaf_status recognise_llama(const char *text, uint32_t *family, sheaf_error *err)
+{
+    if (!has(text, "trim")) return unknown(err, "does not trim messages");
+    bool dates = has(text, "Cutting Knowledge Date");
+    *family = dates ? SHEAF__CHAT_LLAMA31 : SHEAF__CHAT_LLAMA3;
+    return SHEAF_OK;
+}
+
+static uint32_t count(const char *text, const char *part)
+{
+    uint32_t n = 0;
+    for (; (text = strstr(text, part)) != NULL; text += strlen(part)) n++;
+    return n;
+}
+
+static bool is_mistral(const mistral *m, const char *form)
+{
+    for (size_t i = 0; i < sizeof m->parts / sizeof m->parts[0]; i++)
+        if (m->parts[i] != NULL && !has(form, m->parts[i])) return false;
+    uint32_t n_prints = count(form, "{{") - count(form, "{{raise_exception(");
+    if (!has(form, "{{bos_token}}") || (m->n_prints != 0 && n_prints != m->n_prints))
+        return false;
+    if (m->system == NO_SYSTEM) return !has(form, "system");
+    return has(form, m->system == SYSTEM_FIRST ? "{%ifloop.firstandsystem_messageisdefined%}"
+                                               : "{%ifloop.lastandsystem_messageisdefined%}") &&
+           has(form, "{%setsystem_message=messages[0]['content']%}") &&
+           count(form, "setsystem_message=") == 1;
+}
+
+static sheaf_status recognise_mistral(const char *form, uint32_t *family, sheaf_error *err)
+{
+    for (size_t i = 0; i < N_MISTRALS; i++) {
+        if (!is_mistral(&mistrals[i], form)) continue;
+        *family = mistrals[i].family;
+        return SHEAF_OK;
+    }
+    return unknown(err, "writes [INST] in a way of its own");
+}
+
+static sheaf_status recognise_gemma(const char *form, uint32_t *family, sheaf_error *err)
+{
+    static const char *const parts[] = {
+        "{{bos_token}}",
+        "{%setfirst_user_prefix=messages[0]['content']+'\\n\\n'%}",
+        "{%setfirst_user_prefix=''%}",
+        "{%setrole='model'%}",
+        "{{'" TURN "'+role+'\\n'+(first_user_prefixifloop.firstelse'')}}",
+        "{{message['content']|trim}}",
+        "{{'<end_of_turn>\\n'}}",
+        "{{'" TURN "model\\n'}}",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (!has(form, parts[i])) return unknown(err, "writes " TURN " in a way of its own");
+    *family = SHEAF__CHAT_GEMMA;
+    return SHEAF_OK;
+}
+
+/* The families whose templates are looked at part by part. */
+static sheaf_status recognise_form(const char *text, uint32_t *family, sheaf_error *err)
+{
+    sheaf__text form = {NULL, 0, 0};
+    bool speaks = false;
+    sheaf_status status = sheaf__chat_form(text, &form, &speaks);
+    if (status == SHEAF_OK && speaks)
+        status = unknown(err, "has text outside its tags");
+    else if (status == SHEAF_OK)
+        status = has(text, TURN) ? recognise_gemma(form.data, family, err)
+                                 : recognise_mistral(form.data, family, err);
+    sheaf__text_free(&form);
+    return status;
+}
+
 sheaf_status sheaf__chat_recognise(const char *template_text, uint32_t *family,
                                    sheaf_error *err)
 {
-    if (has(template_text, IM_START)) return recognise_chatml(template_text, family, err);
-    if (!has(template_text, START_HEADER))
-        return unknown(err, "has neither <|im_start|> nor <|start_header_id|>");
-    if (!has(template_text, "trim")) return unknown(err, "does not trim messages");
-    bool dates = has(template_text, "Cutting Knowledge Date");
-    *family = dates ? SHEAF__CHAT_LLAMA31 : SHEAF__CHAT_LLAMA3;
-    return SHEAF_OK;
+    const char *text = template_text;
+    if (has(text, IM_START)) return recognise_chatml(text, family, err);
+    if (has(text, START_HEADER)) return recognise_llama(text, family, err);
+    if (has(text, TURN) || has(text, "[INST]")) return recognise_form(text, family, err);
+    return unknown(err, "has none of <|im_start|>, <|start_header_id|>, " TURN " and [INST]");
 }
 
 /* The template in a parsed tokenizer_config.json, or null. */
@@ -338,6 +482,94 @@ static sheaf_status render_im(uint32_t family, const sheaf__message *messages, u
     return SHEAF_OK;
 }
 
+/* Mistral's and Gemma's templates raise an exception. */
+static sheaf_status refuse_turn(uint32_t family, const sheaf__message *messages, uint32_t i,
+                                sheaf_error *err)
+{
+    return sheaf__error_set(err, SHEAF_E_CONFIG,
+                            "message %u: the chat template %s wants the user and the assistant "
+                            "in turn, the user first; this one is of role %.64s",
+                            i, family_names[family], messages[i].role);
+}
+
+static sheaf_status refuse_empty(uint32_t family, sheaf_error *err)
+{
+    return sheaf__error_set(err, SHEAF_E_CONFIG, "the chat template %s wants a message",
+                            family_names[family]);
+}
+
+static sheaf_status render_mistral(const mistral *m, const sheaf__message *messages, uint32_t n,
+                                   sheaf__text *out, sheaf_error *err)
+{
+    if (n == 0 && m->system != NO_SYSTEM) return refuse_empty(m->family, err);
+    bool has_system = n != 0 && is_role(&messages[0], "system");
+    if (has_system && m->system == NO_SYSTEM)
+        return sheaf__error_set(err, SHEAF_E_CONFIG,
+                                "message 0: the chat template %s takes no system message",
+                                family_names[m->family]);
+    uint32_t first = has_system ? 1 : 0;
+    SHEAF__TRY(put(out, whole("<s>")));
+    for (uint32_t i = first; i < n; i++) {
+        bool asks = (i - first) % 2 == 0;
+        part content = whole(messages[i].content);
+        if (!is_role(&messages[i], asks ? "user" : "assistant"))
+            return refuse_turn(m->family, messages, i, err);
+        SHEAF__TRY(put(out, whole(asks ? m->open : m->before)));
+        if (asks && has_system && i == (m->system == SYSTEM_FIRST ? first : n - 1))
+            SHEAF__TRY(put_all(out, (const char *const[]){messages[0].content, "\n\n", NULL}));
+        SHEAF__TRY(put(out, !asks && m->trims ? trim(content) : content));
+        if (!asks) SHEAF__TRY(put(out, whole("</s>")));
+        SHEAF__TRY(put(out, whole(asks ? m->close : m->after)));
+    }
+    return SHEAF_OK;
+}
+
+/* A system message that stands where an answer does passes, under its own name. */
+static sheaf_status render_gemma(const sheaf__message *messages, uint32_t n, sheaf__text *out,
+                                 sheaf_error *err)
+{
+    if (n == 0) return refuse_empty(SHEAF__CHAT_GEMMA, err);
+    uint32_t first = is_role(&messages[0], "system") ? 1 : 0;
+    SHEAF__TRY(put(out, whole("<bos>")));
+    for (uint32_t i = first; i < n; i++) {
+        const sheaf__message *m = &messages[i];
+        if (is_role(m, "user") != ((i - first) % 2 == 0))
+            return refuse_turn(SHEAF__CHAT_GEMMA, messages, i, err);
+        const char *role = is_role(m, "assistant") ? "model" : m->role;
+        SHEAF__TRY(put_all(out, (const char *const[]){TURN, role, "\n", NULL}));
+        if (first == 1 && i == 1)
+            SHEAF__TRY(put_all(out, (const char *const[]){messages[0].content, "\n\n", NULL}));
+        SHEAF__TRY(put(out, trim(whole(m->content))));
+        SHEAF__TRY(put(out, whole("<end_of_turn>\n")));
+    }
+    return SHEAF_OK;
+}
+
+static sheaf_status render(uint32_t family, const sheaf__message *messages, uint32_t n,
+                           sheaf__text *out, sheaf_error *err)
+{
+    for (size_t i = 0; i < N_MISTRALS; i++)
+        if (mistrals[i].family == family)
+            return render_mistral(&mistrals[i], messages, n, out, err);
+    if (family == SHEAF__CHAT_GEMMA) return render_gemma(messages, n, out, err);
+    if (family == SHEAF__CHAT_LLAMA3 || family == SHEAF__CHAT_LLAMA31)
+        return render_llama(family, messages, n, out);
+    return render_im(family, messages, n, out);
+}
+
+/* What opens an answer. Mistral's follows the question's mark as it stands. */
+static const char *opening_of(uint32_t family)
+{
+    switch (family) {
+    case SHEAF__CHAT_CHATML:
+    case SHEAF__CHAT_QWEN3: return IM_START "assistant\n";
+    case SHEAF__CHAT_LLAMA3:
+    case SHEAF__CHAT_LLAMA31: return START_HEADER "assistant" END_HEADER;
+    case SHEAF__CHAT_GEMMA: return TURN "model\n";
+    default: return "";
+    }
+}
+
 sheaf_status sheaf__chat_render(uint32_t family, const sheaf__message *messages, uint32_t n,
                                 bool generate, sheaf__text *out, sheaf_error *err)
 {
@@ -350,12 +582,9 @@ sheaf_status sheaf__chat_render(uint32_t family, const sheaf__message *messages,
                                     "message %u: the chat template %s has no role %.64s", i,
                                     family_names[family], m->role);
     }
-    bool llama = family == SHEAF__CHAT_LLAMA3 || family == SHEAF__CHAT_LLAMA31;
     uint64_t n_before = out->n;
-    sheaf_status status =
-        llama ? render_llama(family, messages, n, out) : render_im(family, messages, n, out);
-    const char *opening = llama ? START_HEADER "assistant" END_HEADER : IM_START "assistant\n";
-    if (status == SHEAF_OK && generate) status = put(out, whole(opening));
+    sheaf_status status = render(family, messages, n, out, err);
+    if (status == SHEAF_OK && generate) status = put(out, whole(opening_of(family)));
     if (status != SHEAF_OK) {
         out->n = n_before;
         if (out->data != NULL) out->data[n_before] = 0;

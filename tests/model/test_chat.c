@@ -1,7 +1,7 @@
 /* Chat templates: rendered as the originals render, recognised by what they contain.
  *
- * tests/data/chat/expected.json comes from the templates themselves, run by a Jinja
- * interpreter. */
+ * tests/data/chat/expected.json and FAMILY.json come from the templates themselves, run by two Jinja
+ * interpreters: the first by Jinja2, the others by tools/render_chats.js. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,12 +19,12 @@
 
 #define MOST_MESSAGES 16
 
-static void check_rendering(const json_t *row)
+/* A row has "text", or "error" where the template raises an exception. */
+static void check_rendering(const char *name, const json_t *row)
 {
     uint32_t family = 0, n = 0;
     sheaf__message messages[MOST_MESSAGES];
     sheaf_error err = {0};
-    const char *name = json_string_value(json_object_get(row, "family"));
     assert_int_equal(sheaf__chat_from_name(name, &family, &err), SHEAF_OK);
     assert_string_equal(sheaf__chat_name(family), name);
     size_t i;
@@ -38,8 +38,15 @@ static void check_rendering(const json_t *row)
     sheaf__text out = {NULL, 0, 0};
     assert_int_equal(sheaf__text_append(&out, "before", 6), SHEAF_OK);
     bool generate = json_is_true(json_object_get(row, "generate"));
-    assert_int_equal(sheaf__chat_render(family, messages, n, generate, &out, &err), SHEAF_OK);
     const char *expected = json_string_value(json_object_get(row, "text"));
+    sheaf_status status = sheaf__chat_render(family, messages, n, generate, &out, &err);
+    if (status != (expected != NULL ? SHEAF_OK : SHEAF_E_CONFIG))
+        fail_msg("%s: %d %s\nrendered: %s", name, status, err.text, out.data);
+    if (expected == NULL) {
+        assert_non_null(json_object_get(row, "error"));
+        assert_non_null(strstr(err.text, name));
+        expected = "";
+    }
     if (strcmp(out.data + 6, expected) != 0)
         fail_msg("%s\nexpected: %s\nrendered: %s", name, expected, out.data + 6);
     sheaf__text_free(&out);
@@ -54,8 +61,35 @@ static void every_family_renders_as_its_template_does(void **state)
     assert_int_equal(json_array_size(rows), 200);
     size_t i;
     json_t *row;
-    json_array_foreach(rows, i, row) check_rendering(row);
+    json_array_foreach(rows, i, row)
+        check_rendering(json_string_value(json_object_get(row, "family")), row);
     json_decref(rows);
+}
+
+static const char *const rendered[] = {
+    "chatml",       "qwen3",      "llama3",     "mistral",
+    "mistral-v0.1", "mistral-v1", "mistral-v3", "mistral-v3-tekken",
+    "gemma"};
+
+#define N_RENDERED (sizeof rendered / sizeof rendered[0])
+
+static void every_family_refuses_what_its_template_refuses(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < N_RENDERED; f++) {
+        char path[128];
+        json_error_t why;
+        snprintf(path, sizeof path, "tests/data/chat/%s.json", rendered[f]);
+        json_t *root = json_load_file(path, 0, &why);
+        if (root == NULL) fail_msg("%s: %s", path, why.text);
+        const char *name = json_string_value(json_object_get(root, "family"));
+        assert_string_equal(name, rendered[f]);
+        json_t *row, *rows = json_object_get(root, "rows");
+        assert_int_equal(json_array_size(rows), 48);
+        size_t i;
+        json_array_foreach(rows, i, row) check_rendering(name, row);
+        json_decref(root);
+    }
 }
 
 static void no_messages_give_the_opening_alone(void **state)
@@ -102,7 +136,7 @@ static void an_unknown_role_is_refused_and_nothing_written(void **state)
 {
     (void)state;
     sheaf__message m[] = {{"user", "q"}, {"tool", "42"}};
-    for (uint32_t family = SHEAF__CHAT_CHATML; family <= SHEAF__CHAT_LLAMA31; family++) {
+    for (uint32_t family = SHEAF__CHAT_CHATML; family <= SHEAF__CHAT_GEMMA; family++) {
         sheaf__text out = {NULL, 0, 0};
         sheaf_error err = {0};
         assert_int_equal(sheaf__text_append(&out, "x", 1), SHEAF_OK);
@@ -123,7 +157,7 @@ static void an_unknown_name_is_refused_with_the_known_ones(void **state)
     sheaf_error err = {0};
     assert_int_equal(sheaf__chat_from_name("alpaca", &family, &err), SHEAF_E_USAGE);
     assert_int_equal(family, 77);
-    assert_non_null(strstr(err.text, "chatml, llama3, llama3.1, qwen3"));
+    assert_non_null(strstr(err.text, "chatml, gemma, llama3, llama3.1, mistral"));
     assert_int_equal(sheaf__chat_from_name("none", &family, &err), SHEAF_E_USAGE);
     assert_string_equal(sheaf__chat_name(12345), "none");
 }
@@ -160,6 +194,196 @@ static void templates_are_told_apart_by_what_they_contain(void **state)
         assert_int_equal(family, cases[i].family);
         if (cases[i].status != SHEAF_OK) assert_non_null(strstr(err.text, "--chat-template"));
     }
+}
+
+#define TEMPLATES "tests/data/chat/templates"
+
+/* Templates of the families that are recognised part by part: written for this test, and rendering
+ * what the published ones render. SHEAF_CHAT_TEMPLATES: a folder of published ones. */
+static const char *const written[] = {"mistral",    "mistral-v0.1",      "mistral-v1",
+                                      "mistral-v3", "mistral-v3-tekken", "gemma"};
+
+#define N_WRITTEN (sizeof written / sizeof written[0])
+
+static char *read_template(const char *dir, const char *family)
+{
+    char name[64];
+    uint64_t size;
+    snprintf(name, sizeof name, "%s.jinja", family);
+    return files_read(dir, name, &size);
+}
+
+static void check_recognised(const char *text, const char *name)
+{
+    uint32_t family = SHEAF__CHAT_NONE;
+    sheaf_error err = {0};
+    if (sheaf__chat_recognise(text, &family, &err) != SHEAF_OK)
+        fail_msg("%s: %s", name, err.text);
+    assert_string_equal(sheaf__chat_name(family), name);
+}
+
+static void templates_are_recognised_part_by_part(void **state)
+{
+    (void)state;
+    const char *published = getenv("SHEAF_CHAT_TEMPLATES");
+    for (size_t i = 0; i < N_WRITTEN; i++) {
+        char *text = read_template(TEMPLATES, written[i]);
+        check_recognised(text, written[i]);
+        free(text);
+        if (published == NULL) continue;
+        text = read_template(published, written[i]);
+        check_recognised(text, written[i]);
+        free(text);
+    }
+    if (published == NULL) fprintf(stderr, "NOT CHECKED: no SHEAF_CHAT_TEMPLATES\n");
+}
+
+/* `text` with its first `from` turned into `to`; release with free. */
+static char *with_change(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    if (at == NULL) fail_msg("the template has no %s", from);
+    size_t before = (size_t)(at - text), size = strlen(text) + strlen(to) + 1;
+    char *changed = malloc(size);
+    assert_non_null(changed);
+    snprintf(changed, size, "%.*s%s%s", (int)before, text, to, at + strlen(from));
+    return changed;
+}
+
+static void a_template_that_is_nearly_known_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *from, *to;
+    } changes[] = {
+        {"mistral", "' [/INST]'", "'[/INST]'"},
+        {"mistral", "'[INST] '", "'[INST]  '"},
+        {"mistral", "message['content'] + eos", "' ' + message['content'] + eos"},
+        {"mistral", "message['content'] + eos_token", "message['content'] | trim + eos_token"},
+        {"mistral", "{{ bos_token }}", ""},
+        {"mistral", "{{ bos_token }}", "{{ bos_token }}{{ 'Hello. ' }}"},
+        {"mistral", "{{ bos_token }}", "{{ bos_token }}Hello."},
+        {"mistral", "{{ bos_token }}\n{%- for", "{{ bos_token }}\n{% for"},
+        {"mistral", "{%- if", "{% if messages[0]['role'] == 'system' %}{% endif %}{% if"},
+        {"mistral-v0.1", "}}{% for", "}} {% for"},
+        {"mistral-v0.1", "-#}", "#} "},
+        {"mistral-v0.1", "eos_token + \" \"", "eos_token + \"  \""},
+        {"mistral-v1", "loop.first", "loop.last"},
+        {"mistral-v1", "\\n\\n", "\\n"},
+        {"mistral-v1", "messages[0]['content']", "messages[0]['content'] | trim"},
+        {"mistral-v1", "{% set rest = messages %}", "{% set system_message = 'Be good.' %}"},
+        {"mistral-v3", "|trim", ""},
+        {"mistral-v3", "loop.last and system_message", "loop.first and system_message"},
+        {"mistral-v3", "[/INST]", " [/INST]"},
+        {"mistral-v3-tekken", "[INST]", "[INST] "},
+        {"mistral-v3-tekken", "message[\"content\"] + eos", "message[\"content\"]|trim + eos"},
+        {"gemma", " + '\n\n'", " + '\n'"},
+        {"gemma", "message['content'] | trim", "message['content']"},
+        {"gemma", "messages[0]['content']", "messages[0]['content'] | trim"},
+        {"gemma", "\"model\"", "\"assistant\""},
+        {"gemma", "<end_of_turn>\\n", "<end_of_turn>"},
+        {"gemma", "loop.first", "loop.last"},
+        {"gemma", "{{ bos_token }}", ""},
+        {"gemma", "prefix = \"\"", "prefix = \"Be good.\""},
+        {"gemma", "\n    {{- '<end", "\n    {{ '<end"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        char *text = read_template(TEMPLATES, changes[i].family);
+        char *changed = with_change(text, changes[i].from, changes[i].to);
+        uint32_t family = SHEAF__CHAT_NONE;
+        sheaf_error err = {0};
+        if (sheaf__chat_recognise(changed, &family, &err) != SHEAF_E_ARCH)
+            fail_msg("%s, %s: taken", changes[i].family, changes[i].from);
+        assert_int_equal(family, SHEAF__CHAT_NONE);
+        assert_non_null(strstr(err.text, "--chat-template"));
+        free(changed);
+        free(text);
+    }
+}
+
+static void blanks_quotes_and_comments_do_not_matter(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *from, *to;
+    } changes[] = {
+        {"mistral", "{{ bos_token }}", "{#- a {{ comment }} -#}\n{{bos_token-}} "},
+        {"mistral", "{%- for message", "{%-   for\n\tmessage"},
+        {"mistral", "'[INST] '", "\"[INST] \""},
+        {"mistral-v1", "{% set system_message", "\t{%set system_message"},
+        {"mistral-v3", "'{\"type\": \"function\", ", "'{{\"it\\'s\": \"%}\", "},
+        {"gemma", "'\n\n'", "'\\n\\n'"},
+        {"gemma", "{%- endif -%}\n", "{%- endif %}\n"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        char *text = read_template(TEMPLATES, changes[i].family);
+        char *changed = with_change(text, changes[i].from, changes[i].to);
+        check_recognised(changed, changes[i].family);
+        free(changed);
+        free(text);
+    }
+}
+
+/* A reproducible next number. */
+static uint32_t draw(uint64_t *seed, uint32_t below)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % below;
+}
+
+static void check_any_template(const char *text)
+{
+    uint32_t family = SHEAF__CHAT_NONE;
+    sheaf_error err = {0};
+    sheaf_status status = sheaf__chat_recognise(text, &family, &err);
+    if (status == SHEAF_OK) {
+        assert_true(family > SHEAF__CHAT_NONE && family <= SHEAF__CHAT_GEMMA);
+        return;
+    }
+    assert_int_equal(status, SHEAF_E_ARCH);
+    assert_int_equal(family, SHEAF__CHAT_NONE);
+    assert_non_null(strstr(err.text, "--chat-template"));
+}
+
+static void damaged_templates_are_answered(void **state)
+{
+    (void)state;
+    const char *given = getenv("SHEAF_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : 20240607;
+    fprintf(stderr, "SHEAF_SEED=%llu\n", (unsigned long long)seed);
+    static const char marks[] = "{}%#-'\"\\ \n[I<x";
+    for (uint32_t round = 0; round < 6000; round++) {
+        char *text = read_template(TEMPLATES, written[round % N_WRITTEN]);
+        size_t n = strlen(text);
+        char *exact = malloc(n + 1); /* so that a sanitizer sees a step beyond it */
+        assert_non_null(exact);
+        memcpy(exact, text, n + 1);
+        for (uint32_t i = draw(&seed, 4); i-- > 0;)
+            exact[draw(&seed, (uint32_t)n)] = marks[draw(&seed, sizeof marks - 1)];
+        if (round % 3 == 0) exact[draw(&seed, (uint32_t)n)] = 0;
+        check_any_template(exact);
+        free(exact);
+        free(text);
+    }
+}
+
+static void a_huge_template_is_answered(void **state)
+{
+    (void)state;
+    static const char *const repeated[] = {"{{", "{%- '",           "[INST]",
+                                           "{#", "<start_of_turn>", "'\\"};
+    const size_t size = 8u << 20;
+    char *text = malloc(size + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof repeated / sizeof repeated[0]; i++) {
+        size_t n = strlen(repeated[i]);
+        memcpy(text, "[INST]", 6);
+        for (size_t at = 6; at < size; at++) text[at] = repeated[i][at % n];
+        text[size] = 0;
+        uint32_t family = SHEAF__CHAT_NONE;
+        assert_int_equal(sheaf__chat_recognise(text, &family, NULL), SHEAF_E_ARCH);
+    }
+    free(text);
 }
 
 static void check_detected(const char *dir, sheaf_status status, uint32_t family)
@@ -222,11 +446,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_renders_as_its_template_does),
+        cmocka_unit_test(every_family_refuses_what_its_template_refuses),
         cmocka_unit_test(no_messages_give_the_opening_alone),
         cmocka_unit_test(llama3_trims_what_python_calls_space),
         cmocka_unit_test(an_unknown_role_is_refused_and_nothing_written),
         cmocka_unit_test(an_unknown_name_is_refused_with_the_known_ones),
         cmocka_unit_test(templates_are_told_apart_by_what_they_contain),
+        cmocka_unit_test(templates_are_recognised_part_by_part),
+        cmocka_unit_test(a_template_that_is_nearly_known_is_refused),
+        cmocka_unit_test(blanks_quotes_and_comments_do_not_matter),
+        cmocka_unit_test(damaged_templates_are_answered),
+        cmocka_unit_test(a_huge_template_is_answered),
         cmocka_unit_test(a_template_is_found_wherever_models_keep_it),
         cmocka_unit_test(real_models_are_recognised),
     };
