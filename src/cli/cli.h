@@ -15,6 +15,7 @@
 
 extern const sheaf__command sheaf__command_run;
 extern const sheaf__command sheaf__command_chat;
+extern const sheaf__command sheaf__command_inspect;
 extern const sheaf__command sheaf__command_tokenize;
 extern const sheaf__command sheaf__command_demo;
 
@@ -40,6 +41,9 @@ typedef struct sheaf__model_flags {
 
 /* Adds the model flags to a table. */
 void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags);
+
+/* Of these, --kv-dtype alone. */
+void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags);
 
 /* The engine's options for them. */
 sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,

@@ -35,6 +35,12 @@ void sheaf__flag_range(sheaf__flag *flag, double min, double max)
     flag->max = max;
 }
 
+void sheaf__flag_choices(sheaf__flag *flag, const char *const *choices)
+{
+    for (uint32_t i = 0; i < SHEAF__MAX_CHOICES && choices[i] != NULL; i++)
+        flag->choices[i] = choices[i];
+}
+
 static sheaf_status refuse(sheaf_error *err, const sheaf__flag *flag, const char *text,
                            const char *wanted)
 {

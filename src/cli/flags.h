@@ -46,6 +46,9 @@ sheaf__flag *sheaf__flags_add(sheaf__flags *flags, uint32_t kind, const char *sp
                               const char *help);
 void sheaf__flag_range(sheaf__flag *flag, double min, double max);
 
+/* choices: up to SHEAF__MAX_CHOICES texts, and a null where they are fewer. */
+void sheaf__flag_choices(sheaf__flag *flag, const char *const *choices);
+
 /* A subcommand: `sheaf NAME`. */
 typedef struct sheaf__command {
     const char *name;

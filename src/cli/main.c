@@ -8,10 +8,8 @@
 #include "cli/cli.h"
 
 static const sheaf__command *const commands[] = {
-    &sheaf__command_run,
-    &sheaf__command_chat,
-    &sheaf__command_tokenize,
-    &sheaf__command_demo,
+    &sheaf__command_run,      &sheaf__command_chat, &sheaf__command_inspect,
+    &sheaf__command_tokenize, &sheaf__command_demo,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -50,18 +48,20 @@ sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, she
     }
 }
 
-static void set_choices(sheaf__flag *flag, const char *const *choices)
+void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags)
 {
-    for (uint32_t i = 0; i < SHEAF__MAX_CHOICES && choices[i] != NULL; i++)
-        flag->choices[i] = choices[i];
+    /* in the order of SHEAF_CODEC_... */
+    static const char *const codecs[] = {"f32", "f16", "bf16", NULL};
+    sheaf__flag_choices(sheaf__flags_add(flags, SHEAF__FLAG_CHOICE, "kv-dtype=TYPE", value,
+                                         "how K and V are stored (default bf16)"),
+                        codecs);
 }
 
 void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
 {
-    /* in the order of SHEAF_ISA_..., SHEAF__KV_..., SHEAF_CODEC_..., SHEAF_ATTN_... */
+    /* in the order of SHEAF_ISA_..., SHEAF__KV_..., SHEAF_ATTN_... */
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", "neon"};
     static const char *const backends[] = {"paged", "dense", NULL};
-    static const char *const codecs[] = {"f32", "f16", "bf16", NULL};
     static const char *const paths[] = {"fused", "gather", "reference", NULL};
     const uint32_t choice = SHEAF__FLAG_CHOICE, number = SHEAF__FLAG_U32;
     sheaf__flags_add(flags, SHEAF__FLAG_TEXT, "model,m=DIR", &values->path,
@@ -69,16 +69,14 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
     sheaf__flag_range(sheaf__flags_add(flags, number, "threads,t=N", &values->n_threads,
                                        "threads that compute (default: one a processor)"),
                       1, 256);
-    set_choices(sheaf__flags_add(flags, choice, "isa=SET", &values->isa,
-                                 "instruction set of the kernels"),
-                isas);
-    set_choices(sheaf__flags_add(flags, choice, "kv-backend=KIND", &values->kv_backend,
-                                 "where K and V live"),
-                backends);
-    set_choices(sheaf__flags_add(flags, choice, "kv-dtype=TYPE", &values->kv_dtype,
-                                 "how K and V are stored (default bf16)"),
-                codecs);
-    set_choices(
+    sheaf__flag_choices(sheaf__flags_add(flags, choice, "isa=SET", &values->isa,
+                                         "instruction set of the kernels"),
+                        isas);
+    sheaf__flag_choices(sheaf__flags_add(flags, choice, "kv-backend=KIND", &values->kv_backend,
+                                         "where K and V live"),
+                        backends);
+    sheaf__kv_dtype_flag_add(&values->kv_dtype, flags);
+    sheaf__flag_choices(
         sheaf__flags_add(flags, choice, "attn=PATH", &values->attn_path, "attention path"),
         paths);
     sheaf__flag_range(sheaf__flags_add(flags, number, "ctx-size,c=N", &values->ctx_size,

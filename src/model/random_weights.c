@@ -62,6 +62,34 @@ static void random_chunk(const void *ctx, const sheaf__slot *slot, uint32_t inde
     random_numbers(key, step, begin / 2, n / 2, (uint16_t *)(void *)to);
 }
 
+/* Every matrix is bf16. */
+static void set_types(struct sheaf__weights_private *p)
+{
+    for (uint64_t i = 0; i < p->n_slots; i++) {
+        sheaf__slot *slot = &p->slots[i];
+        if (slot->matrix != NULL)
+            *slot->matrix = (sheaf__matrix){NULL, SHEAF_DTYPE_BF16, slot->rows, slot->cols};
+    }
+}
+
+sheaf_status sheaf__weights_random_size(const sheaf__config *config, uint64_t *n_parameters,
+                                        uint64_t *bytes_resident, sheaf_error *err)
+{
+    sheaf__weights *w = NULL;
+    const sheaf__weights_options options = {0};
+    uint64_t arena_bytes, n_tasks;
+    SHEAF__TRY(sheaf__weights_begin(config, &options, &w, err));
+    set_types(w->private_);
+    sheaf_status status = sheaf__weights_lay_out(w->private_, &arena_bytes, &n_tasks);
+    if (status == SHEAF_OK) {
+        sheaf__weights_finish(w);
+        *n_parameters = w->n_parameters;
+        *bytes_resident = w->bytes_resident + arena_bytes;
+    }
+    sheaf__weights_close(w);
+    return status;
+}
+
 sheaf_status sheaf__weights_random(const sheaf__config *config,
                                    const sheaf__weights_options *options, sheaf__weights **out,
                                    sheaf_error *err)
@@ -69,13 +97,11 @@ sheaf_status sheaf__weights_random(const sheaf__config *config,
     sheaf__weights *w = NULL;
     SHEAF__TRY(sheaf__weights_begin(config, options, &w, err));
     struct sheaf__weights_private *p = w->private_;
+    set_types(p);
     for (uint64_t i = 0; i < p->n_slots; i++) {
-        sheaf__slot *slot = &p->slots[i];
-        if (slot->matrix != NULL)
-            *slot->matrix = (sheaf__matrix){NULL, SHEAF_DTYPE_BF16, slot->rows, slot->cols};
-        else
-            for (uint32_t j = 0; j < slot->cols; j++)
-                slot->vector[j] = slot->kind == SHEAF__SLOT_NORM ? 1.0f : 0.0f;
+        const sheaf__slot *slot = &p->slots[i];
+        for (uint32_t j = 0; slot->matrix == NULL && j < slot->cols; j++)
+            slot->vector[j] = slot->kind == SHEAF__SLOT_NORM ? 1.0f : 0.0f;
     }
     uint64_t seed = mix(options->random_seed == 0 ? 1 : options->random_seed);
     const sheaf__fill fill = {random_chunk, &seed, "making random weights"};

@@ -224,21 +224,31 @@ static void advise_huge_pages(unsigned char *data, uint64_t bytes)
 #endif
 }
 
+sheaf_status sheaf__weights_lay_out(struct sheaf__weights_private *p, uint64_t *arena_bytes,
+                                    uint64_t *n_tasks)
+{
+    uint64_t bytes = 0, tasks = 0;
+    for (uint64_t i = 0; i < p->n_slots; i++) {
+        uint64_t size = slot_bytes(&p->slots[i]);
+        if (!sheaf__round_up_u64(bytes, TENSOR_ALIGN, &bytes)) return SHEAF_E_OVERFLOW;
+        p->slots[i].offset = bytes;
+        p->slots[i].first_task = tasks;
+        tasks += sheaf__ceil_div_u64(size, CHUNK_BYTES);
+        bytes += size;
+    }
+    *arena_bytes = bytes;
+    *n_tasks = tasks;
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf__weights_fill(sheaf__weights *w, const sheaf__fill *fill,
                                  const sheaf__weights_options *options, sheaf_error *err)
 {
     struct sheaf__weights_private *p = w->private_;
     fill_job job = {.p = p, .fill = fill, .options = options};
     uint64_t bytes = 0, n_tasks = 0;
-    for (uint64_t i = 0; i < p->n_slots; i++) {
-        uint64_t size = slot_bytes(&p->slots[i]);
-        if (!sheaf__round_up_u64(bytes, TENSOR_ALIGN, &bytes)) return SHEAF_E_OVERFLOW;
-        p->slots[i].offset = bytes;
-        p->slots[i].first_task = n_tasks;
-        n_tasks += sheaf__ceil_div_u64(size, CHUNK_BYTES);
-        job.total += size;
-        bytes += size;
-    }
+    SHEAF__TRY(sheaf__weights_lay_out(p, &bytes, &n_tasks));
+    for (uint64_t i = 0; i < p->n_slots; i++) job.total += slot_bytes(&p->slots[i]);
     if (n_tasks > UINT32_MAX) return no_memory(err, bytes);
     uint64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : TENSOR_ALIGN;
     p->arena = sheaf__memory_alloc_aligned(&p->memory, bytes, 1, align);

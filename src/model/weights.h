@@ -73,6 +73,11 @@ sheaf_status sheaf__weights_random(const sheaf__config *config,
                                    const sheaf__weights_options *options, sheaf__weights **out,
                                    sheaf_error *err);
 
+/* What they will be, without making them: parameters, and bytes resident. SHEAF_E_NO_MEMORY,
+ * SHEAF_E_OVERFLOW. */
+sheaf_status sheaf__weights_random_size(const sheaf__config *config, uint64_t *n_parameters,
+                                        uint64_t *bytes_resident, sheaf_error *err);
+
 /* The config of a "random:NAME[:layers=N]" model: qwen3-0.6b, llama-3.2-1b.
  * SHEAF_E_CONFIG: the sentence lists the names. */
 sheaf_status sheaf__weights_random_config(const char *spec, sheaf__config *out,

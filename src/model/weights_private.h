@@ -62,6 +62,11 @@ typedef struct sheaf__fill {
     const char *what; /* for progress */
 } sheaf__fill;
 
+/* Gives each matrix its place in one arena, and its chunks their numbers. Their dtype must be set.
+ * SHEAF_E_OVERFLOW. */
+sheaf_status sheaf__weights_lay_out(struct sheaf__weights_private *p, uint64_t *arena_bytes,
+                                    uint64_t *n_tasks);
+
 /* Takes one arena for all matrices, in huge pages where the system has them, and fills it chunk by
  * chunk on all threads; then points the matrices into it. Their dtype, n and k must be set.
  * SHEAF_E_NO_MEMORY: nothing has changed. */

@@ -23,6 +23,9 @@ refused() { # name exit-code pattern arguments...: one line on standard error, n
     fi
 }
 
+mkdir "$work/bare"
+cp $demo/config.json "$work/bare"
+
 refused an_unknown_command_is_refused 2 "'fly'.*no such command" fly
 refused an_unknown_flag_is_refused 2 "--wings: no such flag" run --wings
 refused a_flag_without_value_is_refused 2 "needs a value" run -m
@@ -54,6 +57,13 @@ refused chat_refuses_an_impossible_temperature 2 "--temp: '-1'" chat -m $demo --
 refused chat_refuses_an_unknown_template 2 "chatml" chat -m $demo --chat-template klingon
 refused chat_names_a_missing_directory 1 "no-such-dir" chat -m no-such-dir
 refused chat_asks_for_a_template 1 "--chat-template" chat -m random:qwen3-0.6b:layers=1
+refused inspect_asks_for_a_missing_model 2 "--model" inspect
+refused inspect_refuses_an_unknown_kv_dtype 2 "one of f32 f16 bf16" inspect -m $demo --kv-dtype int3
+refused inspect_refuses_an_odd_budget 2 "--budget: '3MB'" inspect -m $demo --budget 3MB
+refused inspect_refuses_a_budget_below_one_block 1 "one block of each group takes 131072 bytes" inspect -m $demo --budget 127KiB
+refused inspect_names_a_missing_directory 1 "no-such-dir" inspect -m no-such-dir
+refused inspect_names_missing_weights 1 "model.safetensors" inspect -m "$work/bare"
+refused inspect_refuses_an_unknown_random_model 1 "qwen3-0.6b" inspect -m random:gpt-9
 refused the_demo_refuses_a_backend 2 "--kv-backend" demo --kv-backend dense
 refused the_demo_refuses_too_many_questions 2 "from 1 to 60" demo -q 61
 if ! grep -q avx512f /proc/cpuinfo; then
@@ -73,11 +83,12 @@ closed a_closed_standard_output_is_a_sentence on_closed "$sheaf" run -q -m $demo
 say() { printf 'Hello.\n'; }
 chat_on_full() { say | "$sheaf" chat -m $demo -n 4 >/dev/full; }
 closed a_full_disk_ends_a_chat chat_on_full
+closed a_full_disk_stops_inspect_too on_full "$sheaf" inspect -m $demo
 closed a_full_disk_stops_tokenize_too on_full "$sheaf" tokenize -m $demo
 
 tap_equal "the_version_names_the_instruction_set" yes \
     "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
-for command in run chat tokenize demo; do
+for command in run chat inspect tokenize demo; do
     tap_equal "sheaf_lists_$command" yes "$("$sheaf" --help | grep -q "^  $command " && echo yes)"
     # long flags, in the order in which each page shows them
     "$sheaf" $command --help | sed -n 's/^  \(-[a-z], \|    \)--\([a-z-]*\).*/\2/p' | sort >"$work/help"

@@ -609,6 +609,26 @@ static void random_weights_are_spread_as_promised(void **state)
     sheaf__weights_close(w);
 }
 
+static void the_size_of_random_weights_is_known_before_they_are_made(void **state)
+{
+    (void)state;
+    for (int bias = 0; bias < 2; bias++) {
+        sheaf__config c = {0};
+        sheaf_error err = {0};
+        uint64_t n_parameters = 0, bytes_resident = 0;
+        assert_int_equal(sheaf__weights_random_config("random:qwen3-0.6b:layers=1", &c, &err),
+                         SHEAF_OK);
+        c.hidden = 36, c.intermediate = 44, c.n_heads = 2, c.n_kv_heads = 1, c.head_dim = 10;
+        c.vocab = 71, c.qkv_bias = bias, c.tied_head = bias;
+        sheaf__weights *w = made(&c, 1, 1);
+        assert_int_equal(sheaf__weights_random_size(&c, &n_parameters, &bytes_resident, &err),
+                         SHEAF_OK);
+        assert_int_equal(n_parameters, w->n_parameters);
+        assert_int_equal(bytes_resident, w->bytes_resident);
+        sheaf__weights_close(w);
+    }
+}
+
 static void random_names_give_published_geometries(void **state)
 {
     (void)state;
@@ -705,6 +725,7 @@ int main(void)
         cmocka_unit_test(random_weights_depend_on_the_seed_alone),
         cmocka_unit_test(random_weights_follow_the_written_rule),
         cmocka_unit_test(random_weights_are_spread_as_promised),
+        cmocka_unit_test(the_size_of_random_weights_is_known_before_they_are_made),
         cmocka_unit_test(random_names_give_published_geometries),
         cmocka_unit_test(a_large_model_reports_its_progress),
     };
