@@ -18,6 +18,7 @@ chat() { # lines flags...: leaves $code, $work/out and $work/err
     local lines=$1
     shift
     code=0
+    # shellcheck disable=SC2059 # a format on purpose
     printf "$lines" | "$sheaf" chat -m $demo "$@" >"$work/out" 2>"$work/err" || code=$?
 }
 said() { paste -sd '|' "$work/out"; }

@@ -36,6 +36,8 @@ for file in include/sheaf/sheaf.h "${lib#"$prefix/"}"/{libsheaf.so,libsheaf.so.0
 done
 if grep -q '^SHEAF_BUILD_PROGRAM:BOOL=ON' "$build/CMakeCache.txt"; then
     attempt the_installed_program_starts "$prefix/bin/sheaf" --help
+    attempt completion_for_bash_is_installed test -s "$prefix/share/bash-completion/completions/sheaf"
+    attempt completion_for_zsh_is_installed test -s "$prefix/share/zsh/site-functions/_sheaf"
     if command -v scdoc >/dev/null; then
         attempt the_man_page_is_installed test -s "$prefix/share/man/man1/sheaf.1"
     else
