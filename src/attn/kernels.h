@@ -73,6 +73,8 @@ extern const sheaf__attn_kernels sheaf__attn_scalar;
 #if defined(__x86_64__)
 extern const sheaf__attn_kernels sheaf__attn_avx2;
 extern const sheaf__attn_kernels sheaf__attn_avx512;
+#elif defined(__aarch64__)
+extern const sheaf__attn_kernels sheaf__attn_neon;
 #endif
 
 static inline uint32_t sheaf__attn_padded(uint32_t dim)

@@ -27,7 +27,8 @@ static int isa_present(uint32_t isa)
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return 0;
 #else
-    return isa == SHEAF_ISA_SCALAR;
+    /* NEON with fused multiply-add is part of every AArch64. */
+    return isa == SHEAF_ISA_SCALAR || isa == SHEAF_ISA_NEON;
 #endif
 }
 

@@ -35,6 +35,8 @@ static const sheaf__matmul_kernels *kernels_for(uint32_t isa)
     if (isa == SHEAF_ISA_AVX512) return &sheaf__matmul_avx512;
 
     if (isa == SHEAF_ISA_AVX2) return &sheaf__matmul_avx2;
+#elif defined(__aarch64__)
+    if (isa == SHEAF_ISA_NEON) return &sheaf__matmul_neon;
 #endif
     return isa == SHEAF_ISA_SCALAR ? &sheaf__matmul_scalar : NULL;
 }

@@ -72,6 +72,8 @@ extern const sheaf__matmul_kernels sheaf__matmul_scalar;
 #if defined(__x86_64__)
 extern const sheaf__matmul_kernels sheaf__matmul_avx2;
 extern const sheaf__matmul_kernels sheaf__matmul_avx512;
+#elif defined(__aarch64__)
+extern const sheaf__matmul_kernels sheaf__matmul_neon;
 #endif
 
 /* Bytes between two numbers of a dtype. */

@@ -8,6 +8,8 @@ extern const sheaf__ops sheaf__ops_scalar;
 #if defined(__x86_64__)
 extern const sheaf__ops sheaf__ops_avx2;
 extern const sheaf__ops sheaf__ops_avx512;
+#elif defined(__aarch64__)
+extern const sheaf__ops sheaf__ops_neon;
 #endif
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "base/fpenv.h"
 #include "base/thread.h"
+#include "odd_fpenv.h"
 
 #define MOST_THREADS 8
 #define MOST_TASKS   1000
@@ -174,9 +174,6 @@ static void zero_means_one_thread_a_processor(void **state)
     sheaf_threads_destroy(threads);
 }
 
-#if defined(__x86_64__)
-#    define ODD_MXCSR (0x1f80u | 0x8000u | 0x0040u | 0x4000u) /* FTZ, DAZ, round up */
-
 typedef struct environments {
     unsigned seen[64];
 } environments;
@@ -184,36 +181,31 @@ typedef struct environments {
 static void note_environment(void *arg, uint32_t task, uint32_t thread)
 {
     (void)thread;
-    ((environments *)arg)->seen[task] = _mm_getcsr() & ~0x3fu; /* less the sticky flags */
-    usleep(200);                                               /* so that others get some */
+    ((environments *)arg)->seen[task] = fpenv_now();
+    usleep(200); /* so that others get some */
 }
 
 static void check_environment(sheaf_threads *threads, uint32_t n_tasks)
 {
     environments e = {{0}};
-    _mm_setcsr(ODD_MXCSR);
+    fpenv_set(ODD_FPENV);
     sheaf__threads_run(threads, note_environment, &e, n_tasks);
-    unsigned after = _mm_getcsr();
-    _mm_setcsr(SHEAF__MXCSR_DEFAULT);
-    assert_int_equal(after, ODD_MXCSR);
-    for (uint32_t i = 0; i < n_tasks; i++) assert_int_equal(e.seen[i], SHEAF__MXCSR_DEFAULT);
+    unsigned after = fpenv_now();
+    fpenv_set(DEFAULT_FPENV);
+    assert_int_equal(after, ODD_FPENV);
+    for (uint32_t i = 0; i < n_tasks; i++) assert_int_equal(e.seen[i], DEFAULT_FPENV);
 }
-#endif
 
 /* A thread inherits its maker's environment, so the group is made in an odd one. */
 static void tasks_run_in_the_default_environment_and_the_callers_is_restored(void **state)
 {
     (void)state;
-#if defined(__x86_64__)
-    _mm_setcsr(ODD_MXCSR);
+    fpenv_set(ODD_FPENV);
     sheaf_threads *threads = create(4);
     check_environment(threads, 64);
     check_environment(threads, 1);
     check_environment(NULL, 3);
     sheaf_threads_destroy(threads);
-#else
-    TESTING_SKIP("written for MXCSR");
-#endif
 }
 
 int main(void)

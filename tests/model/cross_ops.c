@@ -8,10 +8,11 @@
 #define MAX_N  2100
 #define CANARY 0x1.5p+77f
 
-static const uint32_t isas[] = {SHEAF_ISA_SCALAR, SHEAF_ISA_AVX2, SHEAF_ISA_AVX512};
+static const uint32_t isas[] = {SHEAF_ISA_SCALAR, SHEAF_ISA_AVX2, SHEAF_ISA_AVX512,
+                                SHEAF_ISA_NEON};
 static const uint32_t sizes[] = {1,  2,  7,  8,   9,   15,  16,   17,   31,   33,
                                  64, 80, 96, 128, 255, 640, 1023, 1024, 1025, 2053};
-enum { N_ISAS = 3, N_SIZES = sizeof sizes / sizeof sizes[0] };
+enum { N_ISAS = 4, N_SIZES = sizeof sizes / sizeof sizes[0] };
 
 /* Numbers, one place behind an aligned address, a canary behind the last. */
 typedef struct row {
