@@ -5,7 +5,8 @@
 # BUILD_DIR/tests, a script where the list says, from the repository's root; both are run there,
 # report in TAP on standard output and say on standard error why they skip. NAME is a program's
 # name or a pattern of names; --fast leaves out the slow ones, --list only names them. SHEAF_TIMEOUT_SCALE
-# multiplies the timeouts (sanitizers are slow).
+# multiplies the timeouts (sanitizers are slow). Programs for another machine are started by the words
+# in BUILD_DIR/tests.emulator, a word a line.
 #
 # The cases are counted here and nowhere else, from each program's own lines:
 #   "ok N ..." passed; "not ok N ..." failed; either with "# SKIP" skipped (cmocka 1.1.5 says
@@ -39,6 +40,8 @@ done
 cd "$(dirname "$0")/.."
 [ -f "$build/tests.list" ] || { echo "run_tests: no $build/tests.list" >&2; usage; }
 
+emulator=()
+[ ! -s "$build/tests.emulator" ] || mapfile -t emulator <"$build/tests.emulator"
 scale=${SHEAF_TIMEOUT_SCALE:-1}
 logs=$build/test-logs
 mkdir -p "$logs"
@@ -91,11 +94,12 @@ program_fault() { # code passed failed skipped planned setup
 }
 
 total_passed=0 total_failed=0 total_skipped=0 programs=0
-run_program() { # name seconds command
-    local name=$1 seconds=$2 command=$3 code=0 begin end fault
+run_program() { # name seconds command...
+    local name=$1 seconds=$2 code=0 begin end fault
+    shift 2
     local out=$logs/$name.out err=$logs/$name.err passed failed skipped planned setup
     begin=$(date +%s%N)
-    timeout -k 10 "$((seconds * scale))" "$command" >"$out" 2>"$err" </dev/null || code=$?
+    timeout -k 10 "$((seconds * scale))" "$@" >"$out" 2>"$err" </dev/null || code=$?
     end=$(date +%s%N)
     read -r passed failed skipped planned setup < <(count_cases "$out")
     fault=$(program_fault "$code" "$passed" "$failed" "$skipped" "$planned" "$setup")
@@ -128,7 +132,11 @@ while read -r name seconds speed script; do
         echo "$name"
         continue
     fi
-    run_program "$name" "$seconds" "${script:-$build/tests/$name}"
+    if [ -n "$script" ]; then
+        run_program "$name" "$seconds" "$script"
+    else
+        run_program "$name" "$seconds" ${emulator[@]+"${emulator[@]}"} "$build/tests/$name"
+    fi
 done <"$build/tests.list"
 
 [ $list = no ] || exit 0

@@ -149,6 +149,29 @@ contains a_link_to_run_works "usage: ./run" "$out"
 run / bench no_such_bench
 tap_equal an_unknown_bench_is_refused 2 "$code"
 contains the_benches_are_listed_instead machine "$out"
+
+stand_in dpkg-deb <<'X'
+mkdir -p "$3/usr/lib"
+X
+sysroot() { # the tree that a build emulates with, made anew
+    : >"$calls"
+    code=0
+    out=$(PATH=$work/bin:$PATH tools/sysroot.sh "$work/sysroot" "$work/os-release" 2>&1) || code=$?
+}
+fresh
+touch "$installed.broken"
+sysroot
+tap_equal packages_of_another_architecture_that_are_absent_exit_with_3 3 "$code"
+fresh
+sysroot
+tap_equal a_sysroot_is_made "0 usr/lib" "$code $(readlink "$work/sysroot/lib")"
+contains a_sysroot_is_resolved_as_a_machine_of_its_own "APT::Architecture=arm64" "$(cat "$calls")"
+lacks debian_has_every_architecture_in_one_place SourceList "$(cat "$calls")"
+sysroot
+tap_equal a_sysroot_that_is_there_is_kept "0 " "$code $(cat "$calls")"
+system ubuntu 24.04
+sysroot
+contains ubuntus_ports_have_a_list_of_their_own Dir::Etc::SourceList "$(cat "$calls")"
 run / test --no-such-flag
 tap_equal an_unknown_flag_is_refused 2 "$code"
 tap_end

@@ -52,6 +52,13 @@ shows() { # case-name text: in the output of the last run
     if [[ $out == *"$2"* ]]; then tap_ok "$1"; else tap_not_ok "$1" "$out"; fi
 }
 
+printf '%s\n' env EMULATED=yes >"$work/tests.emulator"
+# shellcheck disable=SC2016 # for the program
+program emulated <<<'echo 1..1; [ "$EMULATED" = yes ] && echo "ok 1 - a"'
+echo "emulated 2 fast" >>"$work/tests.list"
+expect the_emulators_words_start_a_program "1 passed, 0 failed, 0 skipped" 0 emulated
+rm "$work/tests.emulator"
+
 expect passes_are_counted "2 passed, 0 failed, 0 skipped" 0 good
 expect a_failed_case_is_one_failure "1 passed, 1 failed, 0 skipped" 1 bad
 shows a_failure_shows_its_output "# why it failed"
