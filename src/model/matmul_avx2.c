@@ -133,20 +133,38 @@ INLINE void block_sums(const group *g, uint32_t dtype, int rows, int cols, float
 }
 
 /* How many rows take the next turn, of `left`; never one of several. */
-INLINE uint32_t rows_of_turn(uint32_t left)
+static uint32_t rows_of_turn(uint32_t left)
 {
     return left == 1 ? 1 : left == 2 || left == 4 ? 2 : 3;
 }
 
-INLINE void turn(const group *g, uint32_t rows, uint32_t dtype, float *sums)
-{
-    if (rows == 1)
-        block_sums(g, dtype, 1, 4, sums);
-    else if (rows == 2)
-        block_sums(g, dtype, 2, 2, sums);
-    else
-        block_sums(g, dtype, 3, 2, sums);
-}
+/* One function a shape and element type, so that the loops around them exist once. */
+#    define SHAPES(name, dtype)                                                                \
+        static void name##_1x4(const group *g, float *sums)                                    \
+        {                                                                                      \
+            block_sums(g, dtype, 1, 4, sums);                                                  \
+        }                                                                                      \
+        static void name##_2x2(const group *g, float *sums)                                    \
+        {                                                                                      \
+            block_sums(g, dtype, 2, 2, sums);                                                  \
+        }                                                                                      \
+        static void name##_3x2(const group *g, float *sums)                                    \
+        {                                                                                      \
+            block_sums(g, dtype, 3, 2, sums);                                                  \
+        }
+
+SHAPES(f32, SHEAF_DTYPE_F32)
+SHAPES(f16, SHEAF_DTYPE_F16)
+SHAPES(bf16, SHEAF_DTYPE_BF16)
+
+typedef void block_fn(const group *g, float *sums);
+
+/* By element type, then rows of the turn. */
+static block_fn *const blocks[3][4] = {
+    [SHEAF_DTYPE_F32] = {NULL, f32_1x4, f32_2x2, f32_3x2},
+    [SHEAF_DTYPE_F16] = {NULL, f16_1x4, f16_2x2, f16_3x2},
+    [SHEAF_DTYPE_BF16] = {NULL, bf16_1x4, bf16_2x2, bf16_3x2},
+};
 
 /* The outputs [col, end) of a panel, one block of k from `begin` on, in one turn of rows. */
 typedef struct part {
@@ -158,17 +176,18 @@ typedef struct part {
 
 /* From a block's weights to those that are wanted next: the next block of the same outputs, or
  * the first one of the next panel. Each turn asks for its share of them. */
-INLINE uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
+static uint64_t distance_ahead(const part *at, uint64_t k, uint64_t size, uint64_t bytes)
 {
     uint64_t next = at->begin + size < k ? size : at->width * k - at->begin;
     return (next + at->turn * size / at->n_turns) * bytes;
 }
 
-INLINE void part_sums(const sheaf__matmul_rows *job, const part *at, uint32_t cols,
-                      uint32_t dtype)
+static void part_sums(const sheaf__matmul_rows *job, const part *at)
 {
     const sheaf__matrix *w = job->w;
-    const uint64_t bytes = sheaf__dtype_bytes(dtype);
+    const uint64_t bytes = sheaf__dtype_bytes(w->dtype);
+    const uint32_t cols = job->m == 1 ? 4 : 2;
+    block_fn *block = blocks[w->dtype][at->n_rows];
     uint64_t left = w->k - at->begin;
     group g = {.x = job->x + at->row * job->x_stride + at->begin, .x_stride = job->x_stride};
     g.size = (uint32_t)(left < SHEAF__MATMUL_BLOCK ? left : SHEAF__MATMUL_BLOCK);
@@ -181,7 +200,7 @@ INLINE void part_sums(const sheaf__matmul_rows *job, const part *at, uint32_t co
             uint64_t row = col + (c < n_cols ? c : n_cols - 1);
             g.w[c] = (const unsigned char *)w->data + (row * w->k + at->begin) * bytes;
         }
-        turn(&g, at->n_rows, dtype, sums);
+        block(&g, sums);
         for (uint32_t r = 0; r < at->n_rows; r++)
             for (uint32_t c = 0; c < n_cols; c++) {
                 float *y = job->y + (at->row + r) * job->y_stride + col + c;
@@ -193,42 +212,22 @@ INLINE void part_sums(const sheaf__matmul_rows *job, const part *at, uint32_t co
 
 /* A panel is as wide as one group where one turn takes all rows, else PANEL_COLS: a block of it
  * stays in the second-level cache while the rows take their turns. */
-INLINE void stream_panels(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
-                          uint32_t cols, uint32_t dtype)
+static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
 {
     part at = {.n_turns = 0};
     for (uint32_t row = 0; row < job->m; row += rows_of_turn(job->m - row)) at.n_turns++;
-    at.width = at.n_turns == 1 ? cols : PANEL_COLS;
+    at.width = at.n_turns == 1 ? MAX_COLS : PANEL_COLS;
     for (at.col = begin; at.col < end; at.col += at.width) {
         at.end = end - at.col < at.width ? end : at.col + at.width;
         for (at.begin = 0; at.begin < job->w->k; at.begin += SHEAF__MATMUL_BLOCK) {
             at.turn = 0;
             for (at.row = 0; at.row < job->m; at.row += at.n_rows) {
                 at.n_rows = rows_of_turn(job->m - at.row);
-                part_sums(job, &at, cols, dtype);
+                part_sums(job, &at);
                 at.turn++;
             }
         }
     }
-}
-
-INLINE void stream_typed(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end,
-                         uint32_t dtype)
-{
-    if (job->m == 1)
-        stream_panels(job, begin, end, 4, dtype);
-    else
-        stream_panels(job, begin, end, 2, dtype);
-}
-
-static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
-{
-    if (job->w->dtype == SHEAF_DTYPE_BF16)
-        stream_typed(job, begin, end, SHEAF_DTYPE_BF16);
-    else if (job->w->dtype == SHEAF_DTYPE_F16)
-        stream_typed(job, begin, end, SHEAF_DTYPE_F16);
-    else
-        stream_typed(job, begin, end, SHEAF_DTYPE_F32);
 }
 
 /* Order of a step for bf16 weights: even lanes, then odd ones. */

@@ -57,7 +57,7 @@ INLINE void transpose16(__m512 v[16])
 INLINE __mmask16 lanes_before(uint64_t at, uint32_t k)
 {
     uint64_t left = k - at;
-    return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+    return (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
 }
 
 void sheaf__panel_avx512_pack_x(const float *x, uint64_t x_stride, uint32_t n_rows, uint32_t k,

@@ -11,7 +11,7 @@
 /* The first `left` of sixteen numbers. */
 INLINE __mmask16 first(uint32_t left)
 {
-    return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+    return (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
 }
 
 INLINE float join_lanes(__m512 lanes)
