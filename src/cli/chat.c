@@ -180,7 +180,6 @@ static sheaf_status ask(chat_state *chat, const char *line, sheaf_error *err)
 {
     uint32_t outcome = SHEAF__TURN_DONE;
     sheaf_error why = {0};
-    interrupted = 0;
     sheaf_status status = sheaf__conversation_ask(&chat->conversation, line, &outcome, &why);
     sheaf__progress_end(&chat->progress);
     if (status == SHEAF_OK) {
@@ -202,7 +201,10 @@ static bool is_fatal(sheaf_status status)
 static sheaf_status take_line(chat_state *chat, sheaf_error *err)
 {
     const char *line = NULL;
-    SHEAF__TRY(sheaf__lines_next(chat->lines, &line, err));
+    interrupted = 0; /* before the line: a Ctrl-C right after it is meant for the answer */
+    sheaf_status status = sheaf__lines_next(chat->lines, &line, err);
+    if (status == SHEAF_E_CANCELLED) return SHEAF_OK;
+    if (status != SHEAF_OK) return status;
     if (line[0] == 0) return SHEAF_OK;
     return line[0] == '/' ? run_command(chat, line, err) : ask(chat, line, err);
 }

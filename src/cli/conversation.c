@@ -222,8 +222,8 @@ sheaf_status sheaf__conversation_ask(sheaf__conversation *c, const char *text,
     status = write_answer(c, err);
     uint32_t how = outcome_of(c);
     bool began = c->stream.text.n != 0;
-    bool answered = began || (status == SHEAF_OK && how == SHEAF__TURN_DONE);
-    *outcome = answered || how != SHEAF__TURN_STOPPED ? how : SHEAF__TURN_TAKEN_BACK;
+    bool answered = began || (status == SHEAF_OK && how != SHEAF__TURN_STOPPED);
+    *outcome = answered ? how : SHEAF__TURN_TAKEN_BACK;
     sheaf_status remembered = remember(c, answered);
     return status == SHEAF_OK ? remembered : status;
 }

@@ -68,7 +68,7 @@ sheaf_status sheaf__conversation_system(sheaf__conversation *c, const char *text
 sheaf_status sheaf__conversation_reset(sheaf__conversation *c);
 
 /* Asks, and streams the answer to standard output. *outcome: SHEAF__TURN_...
- * SHEAF_E_CONTEXT: the question does not fit. On any failure before the first token the question is
+ * SHEAF_E_CONTEXT: the question does not fit. On any failure before a text has begun the question is
  * taken back; later, the answer stays as far as it went. SHEAF_E_IO: standard output is gone. */
 sheaf_status sheaf__conversation_ask(sheaf__conversation *c, const char *text,
                                      uint32_t *outcome, sheaf_error *err);

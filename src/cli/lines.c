@@ -1,4 +1,9 @@
-/* cli/lines.c - the lines that a conversation is typed in. */
+/* cli/lines.c - the lines that a conversation is typed in.
+ *
+ * While a line is edited Ctrl-C and Ctrl-Z are keys like others, not signals: a signal that comes
+ * between two reads would find nobody waiting, and the line would stay. The terminal is set up before
+ * the prompt shows, so that who answers the prompt at once is not read by the rules of the answer.
+ */
 #include "cli/lines.h"
 
 #include <errno.h>
@@ -6,6 +11,7 @@
 #include <histedit.h>
 #include <limits.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +25,7 @@ struct sheaf__lines {
     EditLine *edit; /* null: lines come from elsewhere than a terminal */
     History *history;
     FILE *terminal;              /* where editing shows */
+    bool dropped;                /* the line, by Ctrl-C */
     char history_path[PATH_MAX]; /* empty: not kept */
     char *line;                  /* [capacity], getline's when not edited */
     size_t capacity;
@@ -94,6 +101,36 @@ static char *prompt(EditLine *edit)
     return text;
 }
 
+static unsigned char drop_line(EditLine *edit, int key)
+{
+    (void)key;
+    sheaf__lines *lines = NULL;
+    el_get(edit, EL_CLIENTDATA, &lines);
+    lines->dropped = true;
+    return CC_NEWLINE;
+}
+
+static unsigned char suspend(EditLine *edit, int key)
+{
+    (void)key;
+    el_set(edit, EL_PREP_TERM, 0);
+    raise(SIGTSTP);
+    el_set(edit, EL_PREP_TERM, 1);
+    return CC_REDISPLAY;
+}
+
+static void set_keys(sheaf__lines *lines)
+{
+    EditLine *edit = lines->edit;
+    el_set(edit, EL_CLIENTDATA, lines);
+    el_set(edit, EL_SETTY, "-d", "-isig", NULL);
+    el_set(edit, EL_ADDFN, "sheaf-drop-line", "Forget the line", drop_line);
+    el_set(edit, EL_ADDFN, "sheaf-suspend", "Suspend the program", suspend);
+    el_set(edit, EL_BIND, "^C", "sheaf-drop-line", NULL);
+    el_set(edit, EL_BIND, "^Z", "sheaf-suspend", NULL);
+    el_set(edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+}
+
 /* Bytes beyond ASCII are taken for UTF-8 also where the environment names no locale. */
 static void set_characters(void)
 {
@@ -114,7 +151,7 @@ static sheaf_status open_editor(sheaf__lines *lines)
     el_set(lines->edit, EL_EDITOR, "emacs");
     el_set(lines->edit, EL_SIGNAL, 1);
     el_set(lines->edit, EL_HIST, history, lines->history);
-    el_set(lines->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    set_keys(lines);
     el_source(lines->edit, NULL);
     load_history(lines);
     return SHEAF_OK;
@@ -155,11 +192,13 @@ static sheaf_status failed(sheaf_error *err)
 static sheaf_status next_edited(sheaf__lines *lines, const char **line, sheaf_error *err)
 {
     int n = -1;
-    const char *got;
+    lines->dropped = false;
     errno = 0;
-    while ((got = el_gets(lines->edit, &n)) == NULL && n < 0 && errno == EINTR) {
-        fputc('\n', lines->terminal);
-        errno = 0;
+    el_set(lines->edit, EL_PREP_TERM, 1);
+    const char *got = el_gets(lines->edit, &n);
+    if (lines->dropped || (got == NULL && n < 0 && errno == EINTR)) {
+        fputs("^C\n", lines->terminal);
+        return SHEAF_E_CANCELLED;
     }
     if (got == NULL && n < 0 && errno != 0 && errno != EIO) return failed(err);
     if (got == NULL) {

@@ -23,9 +23,9 @@ void sheaf__lines_close(sheaf__lines *lines);
 /* Whether somebody sits at the other end. */
 bool sheaf__lines_are_typed(const sheaf__lines *lines);
 
-/* The next line, without its end; valid until the next call. Ctrl-C (a SIGINT whose handler returns)
- * forgets the line and begins another. SHEAF_MISS: no more. SHEAF_E_IO; SHEAF_E_FORMAT: the line
- * holds a zero byte, and was skipped. */
+/* The next line, without its end; valid until the next call. SHEAF_MISS: no more.
+ * SHEAF_E_CANCELLED: Ctrl-C, or another signal, ended the line that was edited. SHEAF_E_IO;
+ * SHEAF_E_FORMAT: the line holds a zero byte, and was skipped. */
 sheaf_status sheaf__lines_next(sheaf__lines *lines, const char **line, sheaf_error *err);
 
 #endif

@@ -121,6 +121,7 @@ static void ctrl_c_stops_a_prefill_and_the_question_is_taken_back(void **state)
                                 "--system", system, NULL});
     pty_send(&terminal, "Where is item 101 kept?\r");
     assert_true(pty_expect(&terminal, "kept?", SOON));
+    assert_true(pty_expect_signals(&terminal, SOON));
     rest(300);
     pty_send(&terminal, CTRL_C);
     assert_true(pty_expect(&terminal, "taken back", SOON));

@@ -84,6 +84,10 @@ has a_full_budget_is_told "no room within the budget; the conversation is kept, 
 has a_full_budget_refuses_a_question "prefill stopped after"
 tap_equal after_a_reset_there_is_memory "1 It is on shelf 40." "$code $(tail -n 1 "$work/out")"
 
+# Its tokens beyond the bytes have no text; an answer of them is one all the same.
+printf 'Hello.\n/stats\n' | "$sheaf" chat -m random:qwen3-0.6b:layers=1 --chat-template chatml -n 2 >"$work/out" 2>"$work/err"
+tap_equal an_answer_without_text_is_a_turn 1 "$(sed -n 's/^turns: \([0-9]*\),.*/\1/p' "$work/err")"
+
 # A window that has slid cannot go back: bytes for tokens, and a model whose answers encode otherwise.
 mkdir "$work/gemma"
 cp tests/data/fixtures/gemma3/{config.json,model.safetensors} "$work/gemma"

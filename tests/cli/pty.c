@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,6 +92,18 @@ bool pty_expect(pty *p, const char *text, double seconds)
 bool pty_expect_bytes(pty *p, size_t n, double seconds)
 {
     return wait_for(p, NULL, n, seconds);
+}
+
+bool pty_expect_signals(pty *p, double seconds)
+{
+    double end = now() + seconds;
+    struct termios t;
+    while (now() < end && tcgetattr(p->fd, &t) == 0) {
+        if ((t.c_lflag & ISIG) != 0) return true;
+        take(p, 0.01);
+    }
+    fprintf(stderr, "the terminal does not send signals\n");
+    return false;
 }
 
 int pty_end(pty *p, double seconds)

@@ -33,6 +33,9 @@ void pty_send(pty *p, const char *keys);
  * the program ended; what came since is printed to standard error. */
 bool pty_expect(pty *p, const char *text, double seconds);
 
+/* Waits until the program takes Ctrl-C for a signal: it edits no line. */
+bool pty_expect_signals(pty *p, double seconds);
+
 /* Waits for n bytes more, whatever they are. */
 bool pty_expect_bytes(pty *p, size_t n, double seconds);
 
