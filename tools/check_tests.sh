@@ -28,6 +28,7 @@ while read -r file; do
     [[ $name =~ ^(test|model|oom|gold|cross|e2e)_ ]] || continue
     found=no
     while read -r pattern; do
+        pattern=${pattern#-} # left out there, with a reason
         # shellcheck disable=SC2053 # a pattern on purpose
         [[ $pattern != '#'* && $name == $pattern ]] && found=yes
     done <tests/threaded.txt
