@@ -113,6 +113,23 @@ static void no_messages_give_the_opening_alone(void **state)
 }
 
 /* What Jinja's trim takes and others do not, and what it leaves. */
+static void mistral_and_gemma_want_a_message(void **state)
+{
+    (void)state;
+    for (uint32_t family = SHEAF__CHAT_MISTRAL; family <= SHEAF__CHAT_GEMMA; family++) {
+        sheaf__text out = {NULL, 0, 0};
+        sheaf_error err = {0};
+        bool open = family == SHEAF__CHAT_MISTRAL || family == SHEAF__CHAT_MISTRAL_V01;
+        assert_int_equal(sheaf__chat_render(family, NULL, 0, true, &out, &err),
+                         open ? SHEAF_OK : SHEAF_E_CONFIG);
+        if (open)
+            assert_string_equal(out.data, "<s>");
+        else
+            assert_non_null(strstr(err.text, sheaf__chat_name(family)));
+        sheaf__text_free(&out);
+    }
+}
+
 static void llama3_trims_what_python_calls_space(void **state)
 {
     (void)state;
@@ -442,12 +459,111 @@ static void real_models_are_recognised(void **state)
     if (llama != NULL) check_detected(llama, SHEAF_OK, SHEAF__CHAT_LLAMA3);
 }
 
+/* How often `token` begins or stands in a conversation's ids. */
+static uint32_t count_token(const sheaf__tokenizer *tok, uint32_t family, uint32_t encode,
+                            const char *token)
+{
+    static const sheaf__message messages[] = {{"user", "q"}, {"assistant", "a"}, {"user", "r"}};
+    sheaf__text text = {NULL, 0, 0};
+    sheaf__ids ids = {NULL, 0, 0};
+    assert_int_equal(sheaf__chat_render(family, messages, 3, true, &text, NULL), SHEAF_OK);
+    assert_int_equal(sheaf__tokenizer_encode(tok, text.data, text.n, encode, &ids), SHEAF_OK);
+    int32_t id = sheaf__tokenizer_find(tok, token);
+    assert_true(id >= 0);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ids.n; i++) n += ids.data[i] == id;
+    if (n != 0) assert_int_equal(ids.data[0], id);
+    sheaf__ids_free(&ids);
+    sheaf__text_free(&text);
+    return n;
+}
+
+/* A tokenizer whose post-processor puts `bos` before every text. */
+static sheaf__tokenizer *open_with_bos(const char *dir, const char *bos)
+{
+    static const char format[] =
+        "{\"added_tokens\": [{\"id\": 1, \"content\": \"%s\", \"special\": true}],"
+        " \"post_processor\": {\"type\": \"TemplateProcessing\","
+        " \"single\": [{\"SpecialToken\": {\"id\": \"%s\", \"type_id\": 0}},"
+        "              {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}],"
+        " \"special_tokens\": {\"%s\": {\"id\": \"%s\", \"ids\": [1], \"tokens\": [\"%s\"]}}},"
+        " \"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0},"
+        " \"merges\": []}}";
+    char text[1024];
+    sheaf__tokenizer *tok = NULL;
+    sheaf_error err = {0};
+    snprintf(text, sizeof text, format, bos, bos, bos, bos, bos);
+    files_write_text(dir, "tokenizer.json", text);
+    if (sheaf__tokenizer_open(dir, &tok, &err) != SHEAF_OK) fail_msg("%s", err.text);
+    return tok;
+}
+
+static void a_conversation_begins_with_one_bos_or_none(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t family;
+        const char *bos;
+        uint32_t n;
+    } cases[] = {
+        {SHEAF__CHAT_CHATML, "<s>", 0},
+        {SHEAF__CHAT_QWEN3, "<|endoftext|>", 0},
+        {SHEAF__CHAT_LLAMA3, "<|begin_of_text|>", 1},
+        {SHEAF__CHAT_LLAMA31, "<|begin_of_text|>", 1},
+        {SHEAF__CHAT_MISTRAL, "<s>", 1},
+        {SHEAF__CHAT_MISTRAL_V01, "<s>", 1},
+        {SHEAF__CHAT_MISTRAL_V1, "<s>", 1},
+        {SHEAF__CHAT_MISTRAL_V3, "<s>", 1},
+        {SHEAF__CHAT_MISTRAL_V3_TEKKEN, "<s>", 1},
+        {SHEAF__CHAT_GEMMA, "<bos>", 1},
+    };
+    char dir[FILES_PATH];
+    files_make_dir(dir);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sheaf__tokenizer *tok = open_with_bos(dir, cases[i].bos);
+        uint32_t family = cases[i].family, n = cases[i].n;
+        assert_int_equal(count_token(tok, family, SHEAF__ENCODE_PLAIN, cases[i].bos), n);
+        assert_int_equal(count_token(tok, family, SHEAF__ENCODE_POST_PROCESS, cases[i].bos),
+                         n + 1); /* what it would be */
+        sheaf__tokenizer_close(tok);
+    }
+    files_remove_dir(dir);
+}
+
+static void real_tokenizers_give_one_bos_or_none(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir;
+        uint32_t family;
+        const char *token;
+        uint32_t n;
+    } cases[] = {
+        {"models/sheaf-demo", SHEAF__CHAT_CHATML, "<|endoftext|>", 0},
+        {"../shared/tokenizers/qwen3", SHEAF__CHAT_QWEN3, "<|endoftext|>", 0},
+        {"../shared/tokenizers/mistral-v0.1", SHEAF__CHAT_MISTRAL, "<s>", 1},
+        {"../shared/tokenizers/mistral-v0.1", SHEAF__CHAT_MISTRAL_V1, "<s>", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sheaf__tokenizer *tok = NULL;
+        if (!sheaf__file_exists(cases[i].dir)) {
+            fprintf(stderr, "NOT CHECKED: no %s\n", cases[i].dir);
+            continue;
+        }
+        assert_int_equal(sheaf__tokenizer_open(cases[i].dir, &tok, NULL), SHEAF_OK);
+        assert_int_equal(count_token(tok, cases[i].family, SHEAF__ENCODE_PLAIN, cases[i].token),
+                         cases[i].n);
+        sheaf__tokenizer_close(tok);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_renders_as_its_template_does),
         cmocka_unit_test(every_family_refuses_what_its_template_refuses),
         cmocka_unit_test(no_messages_give_the_opening_alone),
+        cmocka_unit_test(mistral_and_gemma_want_a_message),
         cmocka_unit_test(llama3_trims_what_python_calls_space),
         cmocka_unit_test(an_unknown_role_is_refused_and_nothing_written),
         cmocka_unit_test(an_unknown_name_is_refused_with_the_known_ones),
@@ -459,6 +575,8 @@ int main(void)
         cmocka_unit_test(a_huge_template_is_answered),
         cmocka_unit_test(a_template_is_found_wherever_models_keep_it),
         cmocka_unit_test(real_models_are_recognised),
+        cmocka_unit_test(a_conversation_begins_with_one_bos_or_none),
+        cmocka_unit_test(real_tokenizers_give_one_bos_or_none),
     };
     return cmocka_run_group_tests_name("test_chat", tests, NULL, NULL);
 }
