@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "model/chat.h"
+#include "model/chat_form.h"
 #include "model/files.h"
 
 #define MOST_MESSAGES 16
@@ -213,6 +214,49 @@ static void templates_are_told_apart_by_what_they_contain(void **state)
     }
 }
 
+static void a_form_has_one_spelling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *form;
+        bool speaks;
+    } cases[] = {
+        {"", "", false},
+        {"{{ a + \"b c\" }}", "{{a+'b c'}}", false},
+        {"{{- a -}}{%- b -%}{#- c -#}", "{{a}}{%b%}", false},
+        {"{{ \"it's\" }}{{ 'it\\'s' }}", "{{'it\\'s'}}{{'it\\'s'}}", false},
+        {"{{ 'x\ny' + '\\n' }}", "{{'x\\ny'+'\\n'}}", false},
+        {"{{ '}}' }}{% '%}' %}", "{{'}}'}}{%'%}'%}", false},
+        {"{{ a - 1 }}{{ a }}", "{{a-1}}{{a}}", false},
+        /* what is between tags: nothing is rendered of these */
+        {"{{ a }}\n", "{{a}}", false},
+        {"{{ a }} \n\t{{- b }}", "{{a}}{{b}}", false},
+        {"{{ a -}} \n\n{{ b }}", "{{a}}{{b}}", false},
+        {"{% a %}\n  {% b %}\n", "{%a%}{%b%}", false},
+        {" \t{% a %}{# c #}\n{{ b }}", "{%a%}{{b}}", false},
+        /* and of these something */
+        {"x", "", true},
+        {" ", "", true},
+        {" {{ a }}", "{{a}}", true},
+        {"{{ a }}\n{{ b }}", "{{a}}{{b}}", true},
+        {"{{ a }}\n  {% b %}", "{{a}}{%b%}", true},
+        {"{% a %}  {% b %}", "{%a%}{%b%}", true},
+        {"{% a %}\n\n{% b %}", "{%a%}{%b%}", true},
+        {"{% a %}\n {{ b }}", "{%a%}{{b}}", true},
+        {"{{ a }}\n\n", "{{a}}", true},
+        {"{{- a -}} x {{- b }}", "{{a}}{{b}}", true},
+        {"{ a }", "", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sheaf__text form = {NULL, 0, 0};
+        bool speaks = !cases[i].speaks;
+        assert_int_equal(sheaf__chat_form(cases[i].text, &form, &speaks), SHEAF_OK);
+        assert_string_equal(form.data, cases[i].form);
+        if (speaks != cases[i].speaks) fail_msg("case %zu, %s", i, cases[i].text);
+        sheaf__text_free(&form);
+    }
+}
+
 #define TEMPLATES "tests/data/chat/templates"
 
 /* Templates of the families that are recognised part by part: written for this test, and rendering
@@ -290,6 +334,7 @@ static void a_template_that_is_nearly_known_is_refused(void **state)
         {"mistral-v1", "messages[0]['content']", "messages[0]['content'] | trim"},
         {"mistral-v1", "{% set rest = messages %}", "{% set system_message = 'Be good.' %}"},
         {"mistral-v3", "|trim", ""},
+        {"mistral-v3", "{{- bos_token }}", ""},
         {"mistral-v3", "loop.last and system_message", "loop.first and system_message"},
         {"mistral-v3", "[/INST]", " [/INST]"},
         {"mistral-v3-tekken", "[INST]", "[INST] "},
@@ -568,6 +613,7 @@ int main(void)
         cmocka_unit_test(an_unknown_role_is_refused_and_nothing_written),
         cmocka_unit_test(an_unknown_name_is_refused_with_the_known_ones),
         cmocka_unit_test(templates_are_told_apart_by_what_they_contain),
+        cmocka_unit_test(a_form_has_one_spelling),
         cmocka_unit_test(templates_are_recognised_part_by_part),
         cmocka_unit_test(a_template_that_is_nearly_known_is_refused),
         cmocka_unit_test(blanks_quotes_and_comments_do_not_matter),
