@@ -22,6 +22,7 @@
 #    include "attn/kernels.h"
 
 #    define INLINE   static inline __attribute__((always_inline))
+#    define NOINLINE __attribute__((noinline))
 #    define W        16 /* floats a vector */
 #    define FEW_ROWS 16 /* below: the form for few rows */
 #    define STEP     32 /* positions of V between changes of the output columns */
@@ -309,6 +310,36 @@ INLINE void few_values(const uint32_t codec, const int rows, const sheaf__attn_s
     if (c * W < in->value_dim) few_values_columns(codec, rows, 1, 0, in, c, a, b, s, o);
 }
 
+/* The same for one row, out of line: it is called for the ends of what rows see together, and every
+ * caller would else hold a copy. */
+static NOINLINE void few_values_f32(const sheaf__attn_split *in, uint32_t a, uint32_t b,
+                                    const float *s, float *o)
+{
+    few_values(SHEAF_CODEC_F32, 1, in, a, b, s, o);
+}
+
+static NOINLINE void few_values_f16(const sheaf__attn_split *in, uint32_t a, uint32_t b,
+                                    const float *s, float *o)
+{
+    few_values(SHEAF_CODEC_F16, 1, in, a, b, s, o);
+}
+
+static NOINLINE void few_values_bf16(const sheaf__attn_split *in, uint32_t a, uint32_t b,
+                                     const float *s, float *o)
+{
+    few_values(SHEAF_CODEC_BF16, 1, in, a, b, s, o);
+}
+
+INLINE void few_values_one(const uint32_t codec, const sheaf__attn_split *in, uint32_t a,
+                           uint32_t b, const float *s, float *o)
+{
+    switch (codec) {
+    case SHEAF_CODEC_F32: few_values_f32(in, a, b, s, o); break;
+    case SHEAF_CODEC_F16: few_values_f16(in, a, b, s, o); break;
+    default: few_values_bf16(in, a, b, s, o); break;
+    }
+}
+
 /* `rows` query rows from `row` on over the positions [a, b): together where all of them see. */
 INLINE void few_values_rows(const uint32_t codec, const int rows, const sheaf__attn_split *in,
                             uint32_t row, uint32_t a, uint32_t b, const float *s, float *o)
@@ -322,12 +353,15 @@ INLINE void few_values_rows(const uint32_t codec, const int rows, const sheaf__a
     s += (size_t)row * SPLIT;
     o += (size_t)row * in->o_stride;
     for (uint32_t r = 0; r < (uint32_t)rows && lo > a; r++)
-        few_values(codec, 1, in, greatest(a, in->lo[row + r]), least(lo, in->hi[row + r]),
-                   s + (size_t)r * SPLIT, o + (size_t)r * in->o_stride);
-    few_values(codec, rows, in, lo, hi, s, o);
+        few_values_one(codec, in, greatest(a, in->lo[row + r]), least(lo, in->hi[row + r]),
+                       s + (size_t)r * SPLIT, o + (size_t)r * in->o_stride);
+    if (rows == 1)
+        few_values_one(codec, in, lo, hi, s, o);
+    else
+        few_values(codec, rows, in, lo, hi, s, o);
     for (uint32_t r = 0; r < (uint32_t)rows && hi < b; r++)
-        few_values(codec, 1, in, greatest(hi, in->lo[row + r]), least(b, in->hi[row + r]),
-                   s + (size_t)r * SPLIT, o + (size_t)r * in->o_stride);
+        few_values_one(codec, in, greatest(hi, in->lo[row + r]), least(b, in->hi[row + r]),
+                       s + (size_t)r * SPLIT, o + (size_t)r * in->o_stride);
 }
 
 INLINE void few_outputs(const uint32_t codec, const sheaf__attn_split *in, const float *s,
