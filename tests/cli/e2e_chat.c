@@ -18,6 +18,7 @@
 #define CTRL_C "\x03"
 #define CTRL_D "\x04"
 #define UP     "\x1b[A"
+#define LEAKS  "LSAN_OPTIONS=suppressions=tests/cli/libedit.supp:print_suppressions=0"
 #define SOON   30 /* seconds: answers take far less, but machines are busy and sanitizers slow */
 
 #define CATALOGUE                                                                              \
@@ -35,7 +36,7 @@ static void start_chat(const char *const *more)
 {
     char *argv[16] = {program, (char[]){"chat"}, (char[]){"-m"}, (char[]){DEMO}};
     for (int i = 0; i < 8 && more[i] != NULL; i++) argv[4 + i] = (char *)(uintptr_t)more[i];
-    const char *env[] = {"TERM=vt100", "LC_ALL=C.UTF-8", state_setting, NULL};
+    const char *env[] = {"TERM=vt100", "LC_ALL=C.UTF-8", state_setting, LEAKS, NULL};
     assert_true(pty_start(&terminal, argv, env));
     assert_true(pty_expect(&terminal, "> ", SOON));
 }
