@@ -10,8 +10,9 @@ void sheaf__sampling_flags_add(sheaf__sampler_options *values, sheaf__flags *fla
                                        "temperature; 0 is greedy (default 0)"),
                       0, 100);
     sheaf__flag_range(
-        sheaf__flags_add(flags, number, "top-p=P", &values->top_p,
-                         "smallest set of tokens with this probability (default 1: off)"),
+        sheaf__flags_add(
+            flags, number, "top-p=P", &values->top_p,
+            "smallest set of tokens with this probability; 0 or 1 is off (default 1)"),
         0, 1);
     sheaf__flag_range(sheaf__flags_add(flags, whole, "top-k=K", &values->top_k,
                                        "the K likeliest tokens (default 0: off)"),

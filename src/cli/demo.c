@@ -108,6 +108,7 @@ static sheaf_status open_side(demo_state *demo, demo_side *side, uint32_t backen
     sheaf__model_options options =
         sheaf__model_flags_options(&demo->model_flags, &demo->progress);
     options.kv_backend = backend;
+    if (backend == SHEAF__KV_DENSE) options.kv_budget_bytes = 0; /* it has none */
     return sheaf__model_open(demo->model_flags.path, &options, &side->model, err);
 }
 
@@ -183,6 +184,19 @@ static sheaf_status measure_side(demo_state *demo, demo_side *side)
     return SHEAF_OK;
 }
 
+typedef struct decode_progress {
+    sheaf__progress *progress;
+    uint64_t done, total; /* tokens, of as many as there may be */
+} decode_progress;
+
+static int on_token(void *ctx, uint32_t answer, int32_t token)
+{
+    (void)answer, (void)token;
+    decode_progress *p = ctx;
+    sheaf__progress_report(p->progress, "answering", ++p->done, p->total);
+    return 0;
+}
+
 /* All questions out of one backend. */
 static sheaf_status answer_all(demo_state *demo, demo_side *side, sheaf_error *err)
 {
@@ -198,8 +212,10 @@ static sheaf_status answer_all(demo_state *demo, demo_side *side, sheaf_error *e
     sheaf__kv_destroy(&prefix);
     if (status != SHEAF_OK) return status;
     uint64_t ready = sheaf__clock_ns();
+    decode_progress telling = {&demo->progress, 0, demo->n_questions * MAX_ANSWER_TOKENS};
     for (uint32_t i = 0; i < demo->n_questions; i++) batch[i] = side->answers[i].engine;
-    status = sheaf__model_decode(side->model, batch, demo->n_questions, NULL, NULL, err);
+    status =
+        sheaf__model_decode(side->model, batch, demo->n_questions, on_token, &telling, err);
     for (uint32_t i = 0; i < demo->n_questions; i++) side->answers[i].engine = batch[i];
     uint64_t end = sheaf__clock_ns();
     side->prefix_ns = filled - start;

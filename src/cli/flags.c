@@ -185,10 +185,13 @@ sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag
             *done = true;
             return SHEAF_OK;
         }
-        if (got == '?' || got == ':')
-            return sheaf__error_set(err, SHEAF_E_USAGE, "%.120s: %s", argv[optind - 1],
-                                    got == ':' ? "needs a value"
-                                               : "no such flag, or not unique");
+        if (got == '?' || got == ':') {
+            bool letter = optopt > 0 && optopt < HELP_VALUE; /* maybe one of a bundle */
+            char name[4] = {'-', (char)optopt, 0};
+            return sheaf__error_set(
+                err, SHEAF_E_USAGE, "%.120s: %s", letter ? name : argv[optind - 1],
+                got == ':' ? "needs a value" : "no such flag, or not unique");
+        }
         SHEAF__TRY(parse_value(find_flag(flags, got), optarg, err));
     }
     if (optind < argc)

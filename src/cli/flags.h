@@ -16,7 +16,7 @@ enum {
     SHEAF__FLAG_U32 = 2,    /* uint32_t, min to max */
     SHEAF__FLAG_U64 = 3,    /* uint64_t */
     SHEAF__FLAG_F32 = 4,    /* float, min to max */
-    SHEAF__FLAG_BYTES = 5,  /* uint64_t with an optional suffix KiB, MiB, GiB */
+    SHEAF__FLAG_BYTES = 5,  /* uint64_t with an optional suffix KiB to TiB */
     SHEAF__FLAG_CHOICE = 6  /* uint32_t: index into choices */
 };
 

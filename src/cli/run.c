@@ -118,6 +118,9 @@ static sheaf_status make_ids(run_state *run, sheaf_error *err)
         text = file.data ? file.data : "";
         size = file.n;
     }
+    if (status == SHEAF_OK && f->chat && memchr(text, 0, size) != NULL)
+        status = sheaf__error_set(err, SHEAF_E_USAGE,
+                                  "%s: a zero byte, which no message can hold", f->file);
     uint32_t encode = SHEAF__ENCODE_POST_PROCESS;
     if (status == SHEAF_OK && f->chat) {
         status = render_chat(run, text, err);

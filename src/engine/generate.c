@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "base/fpenv.h"
 #include "base/status.h"
 
 #define DEFAULT_PREFILL_CHUNK 512
@@ -37,6 +38,10 @@ static sheaf_status settle_options(sheaf__model *model, sheaf_error *err)
     uint32_t isa;
     if (o->kv_backend > SHEAF__KV_DENSE || o->attn_path > SHEAF_ATTN_REFERENCE)
         return sheaf__error_set(err, SHEAF_E_INVALID, "unknown KV backend or attention path");
+    if (o->kv_backend == SHEAF__KV_DENSE && o->kv_budget_bytes != 0)
+        return sheaf__error_set(
+            err, SHEAF_E_UNSUPPORTED,
+            "a KV budget binds the paged backend only; the dense one has none");
     if (o->ctx_size > limit)
         return sheaf__error_set(err, SHEAF_E_CONTEXT,
                                 "a context of %u positions is beyond the model's %u",
@@ -85,13 +90,25 @@ static sheaf_status open_pool(sheaf__model *model, sheaf_error *err)
     return sheaf_pool_open(&p, &model->pool, err);
 }
 
+/* Tells how far a prompt is, layer by layer of each chunk. */
+static void report_layer(void *ctx, uint32_t done, uint32_t n_layers)
+{
+    const sheaf__model *model = ctx;
+    if (model->prefill.total == 0 || model->options.progress == NULL) return;
+    uint64_t share = (uint64_t)model->prefill.chunk * done / n_layers;
+    model->options.progress(model->options.progress_ctx, "prefill", model->prefill.done + share,
+                            model->prefill.total);
+}
+
 static sheaf_status open_forward(sheaf__model *model, sheaf_error *err)
 {
     const sheaf__forward_options o = {.threads = model->threads,
                                       .isa = model->options.isa,
                                       .attn_path = model->options.attn_path,
                                       .max_positions = model->options.ctx_size,
-                                      .memory = &model->memory};
+                                      .memory = &model->memory,
+                                      .on_layer = report_layer,
+                                      .on_layer_ctx = model};
     sheaf_status st =
         sheaf__forward_create(&model->config, model->weights, &o, &model->forward);
     if (st == SHEAF_OK) return st;
@@ -133,7 +150,9 @@ sheaf_status sheaf__model_open(const char *path, const sheaf__model_options *opt
     if (model == NULL) return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for a model");
     model->memory = memory;
     if (options != NULL) model->options = *options;
+    uint64_t saved = sheaf__fpenv_enter(); /* settings and norms are rounded here */
     sheaf_status st = open_parts(model, path, err);
+    sheaf__fpenv_leave(saved);
     if (st != SHEAF_OK) {
         sheaf__model_close(model);
         return st;
@@ -204,22 +223,33 @@ static sheaf_status check_prompt(const sheaf__model *model, const sheaf__kv *kv,
     return SHEAF_OK;
 }
 
-sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
-                                  uint32_t n, float *logits, sheaf_error *err)
+/* The chunks of a prompt that has been checked. */
+static sheaf_status run_prompt(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
+                               float *logits, sheaf_error *err)
 {
-    const sheaf__model_options *o = &model->options;
-    SHEAF__TRY(check_prompt(model, kv, tokens, n, err));
-    for (uint32_t done = 0; done < n;) {
-        uint32_t chunk = n - done < o->prefill_chunk ? n - done : o->prefill_chunk;
-        bool is_last = done + chunk == n;
-        sheaf_status st = run_chunk(model, kv, tokens + done, chunk, is_last ? logits : NULL);
+    const uint32_t n = model->prefill.total;
+    for (uint32_t done = 0; done < n; done += model->prefill.chunk) {
+        uint32_t left = n - done, most = model->options.prefill_chunk;
+        model->prefill.done = done;
+        model->prefill.chunk = left < most ? left : most;
+        float *wanted = model->prefill.chunk == left ? logits : NULL;
+        report_layer(model, 0, model->config.n_layers);
+        sheaf_status st = run_chunk(model, kv, tokens + done, model->prefill.chunk, wanted);
         if (st != SHEAF_OK)
             return sheaf__error_set(err, st, "prefill stopped after %u of %u tokens: %s", done,
                                     n, sheaf_status_text(st));
-        done += chunk;
-        if (o->progress != NULL) o->progress(o->progress_ctx, "prefill", done, n);
     }
     return SHEAF_OK;
+}
+
+sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
+                                  uint32_t n, float *logits, sheaf_error *err)
+{
+    SHEAF__TRY(check_prompt(model, kv, tokens, n, err));
+    model->prefill.total = n;
+    sheaf_status st = run_prompt(model, kv, tokens, logits, err);
+    model->prefill.total = 0;
+    return st;
 }
 
 /* ---- decode ------------------------------------------------------------------------------ */

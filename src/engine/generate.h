@@ -46,6 +46,9 @@ typedef struct sheaf__model {
     sheaf__memory memory;         /* of the forward pass and dense caches */
     sheaf__model_options options; /* defaults filled in */
     sheaf_layer *layers;          /* [config.n_layers] */
+    struct {                      /* the prompt being run, for progress; total 0: none */
+        uint32_t done, chunk, total;
+    } prefill;
 } sheaf__model;
 
 /* path: a Hugging Face directory, or "random:..." (which has the byte tokenizer). `options` may

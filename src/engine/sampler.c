@@ -226,9 +226,12 @@ static uint32_t draw(const sheaf__sampler *s, double u, double sum)
 
 int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position)
 {
-    uint32_t best = find_largest(logits, s->vocab);
-    if (s->options.temperature == 0) return (int32_t)best;
     uint64_t saved = sheaf__fpenv_enter();
+    uint32_t best = find_largest(logits, s->vocab);
+    if (s->options.temperature == 0) {
+        sheaf__fpenv_leave(saved);
+        return (int32_t)best;
+    }
     uint64_t cutoff = keep_top_k(s, logits);
     double sum = weigh(s, logits, logits[best], cutoff);
     cutoff = keep_top_p(s, logits, sum, cutoff);

@@ -29,7 +29,7 @@
 #define MAX_HEADS        1024u
 #define MAX_HEAD_DIM     512u
 #define MAX_VOCAB        (1u << 24)
-#define MAX_POSITIONS    (1u << 27)
+#define MAX_POSITIONS    (1u << 24) /* must match model/rope.c */
 
 /* Defaults of the transformers library for fields that old checkpoints leave out. */
 #define DEFAULT_THETA        10000.0
@@ -339,8 +339,8 @@ static sheaf_status read_gemma_windows(const sheaf__json *at, sheaf__config *c)
     return SHEAF_OK;
 }
 
-/* Qwen2 and Qwen3: with use_sliding_window, the layers that layer_types names, or those from max_window_layers
- * on, see sliding_window positions. */
+/* Qwen2 and Qwen3: with use_sliding_window, the layers that layer_types names, or those from
+ * max_window_layers on, see sliding_window positions. */
 static sheaf_status read_windows(const sheaf__json *at, sheaf__config *c)
 {
     bool sliding = false;

@@ -548,6 +548,8 @@ static sheaf_status run_network(step *s)
     for (s->layer = 0; s->layer < c->n_layers; s->layer++) {
         s->w = &fwd->weights->layers[s->layer];
         SHEAF__TRY(run_layer(s));
+        if (fwd->options.on_layer != NULL)
+            fwd->options.on_layer(fwd->options.on_layer_ctx, s->layer + 1, c->n_layers);
     }
     if (s->n_logits == 0) return SHEAF_OK;
     run_rows(s, final_norm_row, s->n_logits, c->hidden);

@@ -25,6 +25,8 @@ typedef struct sheaf__forward_options {
     uint32_t attn_path;     /* SHEAF_ATTN_... */
     uint32_t max_positions; /* rope tables; 0: the config's */
     sheaf__memory *memory;  /* must outlive it */
+    void (*on_layer)(void *ctx, uint32_t done, uint32_t n_layers); /* after each; may be null */
+    void *on_layer_ctx;
 } sheaf__forward_options;
 
 typedef struct sheaf__forward_item {

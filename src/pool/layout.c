@@ -120,7 +120,7 @@ static sheaf_status size_slabs(sheaf__layout *layout, uint32_t g, uint32_t wante
 {
     sheaf__group_layout *group = &layout->groups[g];
     uint32_t blocks = wanted != 0 ? wanted : DEFAULT_SLAB_BLOCKS;
-    uint64_t stride, bytes;
+    uint64_t stride = 0, bytes = 0;
     bool fits = row_stride(group->block_bytes, layout->granularity, blocks, &stride, &bytes);
     while (wanted == 0 && blocks > 1 && (!fits || bytes > DEFAULT_MAX_SLAB_BYTES)) {
         blocks /= 2;

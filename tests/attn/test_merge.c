@@ -34,7 +34,7 @@ static int define(uint64_t from, uint32_t level, uint32_t lo, uint32_t hi, uint6
         *hash = leaf_hash((uint32_t)from);
         return 1;
     }
-    uint64_t left, right;
+    uint64_t left = 0, right = 0;
     int has_left = define(from, level - 1, lo, hi, &left);
     int has_right = define(from + (1ull << (level - 1)), level - 1, lo, hi, &right);
     *hash = has_left && has_right ? mix(left ^ mix(right + 1)) : has_left ? left : right;

@@ -52,12 +52,11 @@ tap_equal "a_random_model_answers" 4 \
     "$("$sheaf" run -m random:qwen3-0.6b:layers=1 -q -p abc -n 4 --ids --kv-budget 64MiB | wc -w)"
 
 if [ -d $stories ]; then
-    want=$(jq -r '."TinyStories-656K".greedy | map(tostring) | join(" ")' ../shared/models/goldens.json)
+    want=$(sed 's/.*"TinyStories-656K":[^}]*"greedy": \[\([0-9, ]*\)\].*/\1/; s/,//g' ../shared/models/goldens.json)
     tap_equal "tinystories_repeats_its_golden_tokens" "$want" \
         "$("$sheaf" run -m $stories -q -p "Once upon a time" --ids --kv-dtype f32)"
-    text=$("$sheaf" run -m $stories -q -p "Once upon a time" --kv-dtype f32)
-    tap_equal "tinystories_tells_a_story" yes \
-        "$([[ $text == ", there was"* || $text == " there was"* || ${#text} -gt 200 ]] && echo yes)"
+    tap_equal "tinystories_tells_a_story" yes "$("$sheaf" run -m $stories -q -p "Once upon a time" --kv-dtype f32 |
+        grep -q '^, there was a little girl named' && echo yes)"
 else
     tap_skip "tinystories_repeats_its_golden_tokens" "$stories is not here"
     tap_skip "tinystories_tells_a_story" "$stories is not here"
