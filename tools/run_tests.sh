@@ -76,7 +76,7 @@ count_cases() {
 # Why the program as a whole failed, or nothing. Case counts and the exit code as arguments.
 program_fault() { # code passed failed skipped planned setup
     local code=$1 cases=$(($2 + $3 + $4)) failed=$3 planned=$5 setup=$6
-    if [ "$code" = 127 ] && [ "$cases" = 0 ]; then
+    if [[ $code = 12[67] ]] && [ "$cases" = 0 ]; then
         echo "could not be run"
     elif [ "$code" = 124 ] && [ "$failed" != 124 ]; then
         echo "ran out of time"
@@ -133,7 +133,7 @@ while read -r name seconds speed script; do
         continue
     fi
     if [ -n "$script" ]; then
-        run_program "$name" "$seconds" "$script"
+        run_program "$name" "$seconds" bash "$script"
     else
         run_program "$name" "$seconds" ${emulator[@]+"${emulator[@]}"} "$build/tests/$name"
     fi

@@ -30,11 +30,14 @@ program setup <<<'echo 1..2; echo "not ok 0 - group [  FAILED  ] GROUP SETUP"; e
 program two_groups <<<'echo 1..1; echo "ok 1 - a"; echo 1..2; echo "ok 1 - b"; echo "ok 2 - c"'
 program chatty <<<'echo 1..1; echo "okay 7"; echo "this is not ok 3"; echo "ok then"; echo "ok 1 - a"'
 program reader <<<'read -r line && exit 9; echo 1..1; echo "ok 1 - a"'
+script=$work/script.sh # not executable: a script is given to bash
+echo 'echo 1..1; echo "ok 1 - a"' >"$script"
 for name in good bad skips_115 skips_117 short long planless crash late exits empty none setup \
     two_groups chatty reader absent; do
     case $name in two_groups) speed=slow ;; *) speed=fast ;; esac
     echo "$name 2 $speed"
 done >"$work/tests.list"
+echo "script 2 fast $script" >>"$work/tests.list"
 
 out=
 code=0
@@ -81,6 +84,7 @@ expect a_missing_program_is_a_failure "0 passed, 1 failed, 0 skipped" 1 absent
 expect several_groups_in_a_program_add_up "3 passed, 0 failed, 0 skipped" 0 two_groups
 expect text_that_only_looks_like_results_is_ignored "1 passed, 0 failed, 0 skipped" 0 chatty
 expect programs_get_no_input "1 passed, 0 failed, 0 skipped" 0 reader
+expect scripts_need_not_be_executable "1 passed, 0 failed, 0 skipped" 0 script
 expect programs_add_up "5 passed, 1 failed, 1 skipped" 1 good bad skips_117 chatty
 expect names_may_be_patterns "2 passed, 0 failed, 2 skipped" 0 'skips_*'
 expect fast_leaves_out_slow_programs "2 passed, 0 failed, 0 skipped" 0 --fast good two_groups
