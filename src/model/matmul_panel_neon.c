@@ -119,11 +119,17 @@ INLINE void lane_tile(const float *x, const float *w, uint32_t n_steps, uint32_t
         float32x4_t weights[VECS];
 #    pragma GCC unroll 4
         for (int v = 0; v < VECS; v++) weights[v] = vld1q_f32(w + 4 * v);
-#    pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++) {
-            float32x4_t number = vld1q_dup_f32(x + r);
+        /* six numbers in two registers: one each would leave too few for the running vectors */
+        float32x4_t rows0123 = vld1q_f32(x);
+        float32x2_t rows45 = vld1_f32(x + 4);
 #    pragma GCC unroll 4
-            for (int v = 0; v < VECS; v++) acc[r][v] = vfmaq_f32(acc[r][v], number, weights[v]);
+        for (int v = 0; v < VECS; v++) {
+            acc[0][v] = vfmaq_laneq_f32(acc[0][v], weights[v], rows0123, 0);
+            acc[1][v] = vfmaq_laneq_f32(acc[1][v], weights[v], rows0123, 1);
+            acc[2][v] = vfmaq_laneq_f32(acc[2][v], weights[v], rows0123, 2);
+            acc[3][v] = vfmaq_laneq_f32(acc[3][v], weights[v], rows0123, 3);
+            acc[4][v] = vfmaq_lane_f32(acc[4][v], weights[v], rows45, 0);
+            acc[5][v] = vfmaq_lane_f32(acc[5][v], weights[v], rows45, 1);
         }
     }
     for (; place & 1; place >>= 1) {
