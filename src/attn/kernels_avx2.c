@@ -24,7 +24,7 @@
 #    define NOINLINE __attribute__((noinline))
 #    define W        8  /* floats a vector */
 #    define FEW_ROWS 16 /* below: the form for few rows */
-#    define STEP     32 /* positions of V between changes of the output columns */
+#    define STEP     16 /* positions of V between changes of the output columns */
 #    define AHEAD    16 /* positions of K fetched ahead */
 #    define SPLIT    SHEAF__ATTN_SPLIT
 
@@ -270,17 +270,20 @@ static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, flo
 }
 
 /* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
+ * The first pass fetches the positions of the next step, spread over its own.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
 INLINE void few_values_columns(const uint32_t codec, const int rows, const int vecs,
                                const int whole, const sheaf__attn_split *in, uint32_t c,
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
+    const uint32_t bytes = in->value_dim * sheaf__attn_number_bytes(codec);
     __m256 sum[4][8];
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < vecs; j++)
             sum[r][j] = _mm256_load_ps(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W);
     for (uint32_t p = a; p < b; p++) {
         const unsigned char *row = in->v[p];
+        if (c == 0) fetch_row(in->v[least(p + STEP, in->end - 1)], bytes);
         __m256 v[8];
         for (int j = 0; j < vecs; j++) {
             uint32_t i = c + (uint32_t)j;
@@ -372,11 +375,9 @@ INLINE void few_values_rows(const uint32_t codec, const int rows, const sheaf__a
 INLINE void few_outputs(const uint32_t codec, const sheaf__attn_split *in, const float *s,
                         float *o)
 {
-    const uint32_t bytes = in->value_dim * sheaf__attn_number_bytes(codec);
     memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
     for (uint32_t a = in->first; a < in->end; a += STEP) {
         uint32_t b = least(a + STEP, in->end), row = 0;
-        for (uint32_t p = b; p < least(b + STEP, in->end); p++) fetch_row(in->v[p], bytes);
         for (; row + 4 <= in->n_rows; row += 4) few_values_rows(codec, 4, in, row, a, b, s, o);
         if (in->n_rows - row >= 2) {
             few_values_rows(codec, 2, in, row, a, b, s, o);
