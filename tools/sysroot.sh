@@ -3,8 +3,8 @@
 #
 # apt resolves, verifies and downloads the packages of the running Debian or Ubuntu release for a
 # machine that has none installed, in lists of its own; dpkg-deb unpacks them. So neither the
-# system's sources nor its packages are touched, and no root is needed. Ubuntu keeps this architecture on
-# its ports server. Exit code 3 when the packages cannot be had. About 60 MB.
+# system's sources nor its packages are touched, and no root is needed. Ubuntu keeps this architecture on a
+# server of its own: where apt's sources do not name it, the packages cannot be had. Exit code 3 then. 60 MB.
 set -eu
 [ $# -ge 1 ] || { echo "usage: tools/sysroot.sh DIR [OS_RELEASE]" >&2; exit 2; }
 dir=$1
@@ -28,15 +28,6 @@ mkdir -p "$dir" "$apt/lists/partial" "$apt/archives/partial"
 options=(-q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Debug::NoLocking=1
     -o Acquire::Retries=2 -o "Dir::State=$apt" -o "Dir::State::lists=$apt/lists"
     -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt" -o "Dir::Cache::archives=$apt/archives")
-if [ "${system%% *}" = ubuntu ]; then
-    release=${system##* }
-    for suite in "$release" "$release-updates"; do
-        echo "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg]" \
-            "http://ports.ubuntu.com/ubuntu-ports $suite main universe"
-    done >"$apt/sources.list"
-    options+=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=-)
-fi
-
 echo "sysroot: downloading AArch64 packages for $system" >&2
 # shellcheck disable=SC2086 # words
 if ! { apt-get "${options[@]}" -o APT::Update::Error-Mode=any update &&
