@@ -55,8 +55,8 @@ if [ -d $stories ]; then
     want=$(sed 's/.*"TinyStories-656K":[^}]*"greedy": \[\([0-9, ]*\)\].*/\1/; s/,//g' ../shared/models/goldens.json)
     tap_equal "tinystories_repeats_its_golden_tokens" "$want" \
         "$("$sheaf" run -m $stories -q -p "Once upon a time" --ids --kv-dtype f32)"
-    tap_equal "tinystories_tells_a_story" yes "$("$sheaf" run -m $stories -q -p "Once upon a time" --kv-dtype f32 |
-        grep -q '^, a little girl named Lily lived in a small house with her mom' && echo yes)"
+    text=$("$sheaf" run -m $stories -q -p "Once upon a time" --kv-dtype f32)
+    tap_equal "tinystories_tells_a_story" ", a little girl named Lily lived in a small house" "${text:0:49}"
 else
     tap_skip "tinystories_repeats_its_golden_tokens" "$stories is not here"
     tap_skip "tinystories_tells_a_story" "$stories is not here"
