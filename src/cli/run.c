@@ -199,9 +199,11 @@ static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
     run->answer.sampler = run->sampler;
     run->answer.max_tokens = run->flags->max_tokens;
     run->answer.logits = run->logits;
-    SHEAF__TRY(sheaf__model_decode(model, &run->answer, 1, on_token, run, err));
+    sheaf_status status = sheaf__model_decode(model, &run->answer, 1, on_token, run, err);
     run->decode_ns = sheaf__clock_ns() - filled;
-    return finish_stream(run, err);
+    /* what was said so far ends in a whole line, also when it broke off */
+    sheaf_status ended = finish_stream(run, status == SHEAF_OK ? err : NULL);
+    return status != SHEAF_OK ? status : ended;
 }
 
 static void run_close(run_state *run)
