@@ -41,6 +41,11 @@ refused a_nan_temperature_is_refused 2 "--temp" run -m $demo -p a --temp nan
 refused an_unknown_kv_dtype_is_refused 2 "one of f32 f16 bf16" run -m $demo -p a --kv-dtype int3
 refused an_unknown_backend_is_refused 2 "one of paged dense" run -m $demo -p a --kv-backend cloud
 refused a_budget_with_an_odd_suffix_is_refused 2 "--kv-budget: '3MB'" run -m $demo -p a --kv-budget 3MB
+refused a_budget_for_the_dense_backend_is_refused 1 "binds the paged backend only" run -m $demo -p a \
+    --kv-backend dense --kv-budget 64MiB
+printf 'a\0b' >"$work/zero"
+refused a_zero_byte_in_a_message_is_refused 2 "zero byte" run -m $demo --chat -f "$work/zero"
+refused an_unknown_letter_in_a_bundle_is_named 2 "run: -Z: no such flag" run -qZ
 refused a_budget_below_one_block_is_refused 1 "budget" run -m $demo -p a --kv-budget 1KiB
 refused an_unknown_template_is_refused 2 "chatml" run -m $demo -p a --chat-template klingon
 refused an_unknown_random_model_is_refused 1 "qwen3-0.6b" run -m random:gpt-9 -p a

@@ -10,9 +10,11 @@
 #include <cmocka.h>
 
 #include "engine/generate.h"
+#include "odd_fpenv.h"
 
 #define LLAMA "tests/data/fixtures/llama3-tied"
 #define QWEN  "tests/data/fixtures/qwen3-headdim"
+#define GEMMA "tests/data/fixtures/gemma3-mixed-softcap"
 #define VOCAB 320
 
 /* Prompts of any length out of one list. */
@@ -147,6 +149,28 @@ static void a_random_model_answers_in_bytes(void **state)
     sheaf__kv_destroy(&kv);
     free(logits);
     sheaf__model_close(model);
+}
+
+/* Opened and asked in an odd environment, Gemma (whose settings and norms are computed while it opens)
+ * gives the bits of the default one; the caller's environment comes back. */
+static void a_model_opened_in_an_odd_environment_gives_the_same_bits(void **state)
+{
+    (void)state;
+    sheaf__model *plain = open_model(GEMMA, (sheaf__model_options){0});
+    static asked a, b;
+    sheaf__answer x = ask(plain, &a, 40, 1, greedy);
+    fpenv_set(ODD_FPENV);
+    sheaf__model *odd = open_model(GEMMA, (sheaf__model_options){0});
+    uint32_t after = fpenv_now();
+    sheaf__answer y = ask(odd, &b, 40, 1, greedy);
+    fpenv_set(DEFAULT_FPENV);
+    assert_int_equal(after, ODD_FPENV);
+    assert_memory_equal(&plain->config, &odd->config, sizeof plain->config);
+    assert_memory_equal(a.logits, b.logits, sizeof a.logits);
+    forget(&a, &x);
+    forget(&b, &y);
+    sheaf__model_close(plain);
+    sheaf__model_close(odd);
 }
 
 /* ---- prefill ----------------------------------------------------------------------------- */
@@ -442,6 +466,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_opened_is_said_in_a_sentence),
         cmocka_unit_test(defaults_are_filled_in),
         cmocka_unit_test(a_random_model_answers_in_bytes),
+        cmocka_unit_test(a_model_opened_in_an_odd_environment_gives_the_same_bits),
         cmocka_unit_test(prefill_goes_in_chunks_and_tells_how_far_it_is),
         cmocka_unit_test(a_prompt_that_cannot_be_run_leaves_the_cache_alone),
         cmocka_unit_test(a_prompt_that_finds_no_room_keeps_the_chunks_before),
