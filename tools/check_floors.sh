@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 cd "${SHEAF_ROOT:-$here}"
 
 floors="base codec pool cache attn model engine server cli"
-headers="status codec view pool cache attn sheaf"
+headers="status codec view pool rows cache key prefix ledger wire attn sheaf"
 
 # check FLOOR FILE...: prints each include that FLOOR must not have.
 check() {
@@ -20,7 +20,9 @@ check() {
             n = split(floors, list, " ")
             for (i = 1; i <= n; i++) rank[list[i]] = i
             home["status"] = "base"; home["codec"] = home["view"] = "codec"
-            home["pool"] = "pool"; home["cache"] = "cache"; home["attn"] = home["sheaf"] = "attn"
+            home["pool"] = home["rows"] = "pool"
+            home["cache"] = home["key"] = home["prefix"] = home["ledger"] = home["wire"] = "cache"
+            home["attn"] = home["sheaf"] = "attn"
         }
         /^[ \t]*#[ \t]*include[ \t]*"/ {
             split($0, part, "\""); path = part[2]

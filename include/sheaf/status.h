@@ -70,6 +70,7 @@ enum {
     SHEAF_FULL = 1,    /* no room within the budget, or the system gave no memory for slabs */
     SHEAF_PENDING = 2, /* not finished yet */
     SHEAF_MISS = 3,    /* nothing found */
+    SHEAF_REFUSED = 4, /* not taken: a limit forbids it, and the ledger says which */
 
     /* base: -1 to -9 */
     SHEAF_E_INVALID = -1,     /* an argument no call accepts: null, zero, out of range */
@@ -93,6 +94,8 @@ enum {
     SHEAF_E_UNWRITTEN = -31, /* commit of positions that some layer has not written */
     SHEAF_E_SLID = -32,      /* the window has let go of positions this needs */
     SHEAF_E_SHAPE = -33,     /* heads, dimensions or element type differ from the layout's */
+    SHEAF_E_FOREIGN = -34,   /* of another layout, namespace or version */
+    SHEAF_E_DAMAGED = -35,   /* a checksum does not match */
 
     /* attn: -40 to -49 */
     SHEAF_E_PLAN = -40,      /* views do not fit the batch that was planned */

@@ -1,0 +1,254 @@
+/* cache/prefix.h - the tree of a prefix cache, as the files of this floor see it.
+ *
+ * Runs of tokens, 4 tokens a block; edges are cut at block boundaries, so children of one node differ
+ * somewhere inside their first block:
+ *
+ *     root(space) --- [abcd efgh] --+-- [ijkl mnop qr]     a leaf; its last block is partial
+ *                                   +-- [ijkx yz..]        shares "ijk" with its sibling: that much can
+ *                                   +-- [stuv]             be copied, never shared
+ *
+ *     node            tokens  a b c d e f g h      n_tokens 8, n_blocks 2, start 0
+ *                     keys    K0      K1           of whole blocks
+ *     blocks, group 0         row 4   row 9        without a window: always resident
+ *     blocks, group 1         absent  row 2        a window group may have let go of early ones
+ *
+ * The order of leaving costs nothing to keep: every node is in the list of its priority's level, oldest
+ * use first, and whoever is touched is put at the end, then its parent, then its parent's parent. So in
+ * its list, or in a list of a higher level, a parent always comes after its children, and the front of
+ * the lowest list that is not empty is a leaf.
+ *
+ *     level -3   (empty)
+ *     level  0   leaf X, leaf Y, parent of X, leaf Z, parent of Y and Z, ...
+ *     level  2   leaf P, ...
+ *
+ * Pinned nodes and all above them are in no list. Roots are in none.
+ *
+ * Invariants (sheaf_prefix_check verifies them by number):
+ *
+ *  1. A node's start is its parent's end, on a block boundary; only a leaf ends inside a block. A node
+ *     that is no root has a token.
+ *  2. Children of a node are in the order of their tokens, and their first blocks differ, none being a
+ *     prefix of another's.
+ *  3. In a group without a window every block is resident. A resident block is live, with one reference
+ *     of kind TREE for this node, and names this node and its place in it as its holder.
+ *  4. keys[i] follows from the key before it and the block's tokens; the index finds exactly the whole
+ *     blocks of all nodes.
+ *  5. A node is in the list of its effective priority, unless it or a descendant is pinned; each list is
+ *     in the order of last use; a parent's level is at least its children's, and in one list it comes
+ *     after them.
+ *  6. Entries are the nodes without children that are no roots; counts of entries, nodes, tokens, blocks
+ *     and bytes, by group, are what the tree says.
+ *  7. n_pins of a node is the number of pins that name it; pinned_below counts the pins on it and on its
+ *     descendants; pinned bytes are those of the blocks of nodes where it is not 0, and at most the
+ *     capacity.
+ *  8. Bytes that the cache alone holds are at most the capacity.
+ *  9. A waiting ticket names a claim that stands, or is ready.
+ */
+#ifndef SHEAF_CACHE_PREFIX_H
+#define SHEAF_CACHE_PREFIX_H
+
+#include "base/list.h"
+#include "base/snapshot.h"
+#include "cache/sequence.h"
+#include "cache/siblings.h"
+#include "pool/holder.h"
+#include "sheaf/ledger.h"
+#include "sheaf/prefix.h"
+
+/* ---- nodes ------------------------------------------------------------------------------- */
+
+/* What a block of a node is. COMPUTING is told by claims; LOADING and DEMOTING belong to tiers. */
+enum {
+    SHEAF__BLOCK_ABSENT = 0,
+    SHEAF__BLOCK_RESIDENT = 1,
+    SHEAF__BLOCK_LOADING = 2,
+    SHEAF__BLOCK_DEMOTING = 3
+};
+
+#define SHEAF__LEVELS (SHEAF_PRIORITY_MAX - SHEAF_PRIORITY_MIN + 1)
+
+typedef struct sheaf__place {
+    uint32_t row; /* SHEAF_ROW_NONE unless resident */
+    uint32_t generation;
+    uint32_t state; /* SHEAF__BLOCK_... */
+} sheaf__place;
+
+typedef struct sheaf__node sheaf__node;
+struct sheaf__node {
+    sheaf__sibling sibling; /* among the parent's children; holds the tokens for comparing */
+    sheaf__list use;        /* in a list of the ledger, or alone */
+    sheaf__node *parent;    /* null: a root */
+    sheaf__siblings children;
+    sheaf_key before;     /* key before the first token; of a root, the namespace */
+    int32_t *tokens;      /* [n_tokens] */
+    sheaf_key *keys;      /* [n_tokens / block_tokens] */
+    sheaf__place *places; /* [n_groups][capacity_blocks]; see sheaf__node_place */
+    uint32_t start;       /* position of tokens[0] */
+    uint32_t n_tokens;
+    uint32_t n_blocks; /* a partial last one counts */
+    uint32_t capacity_blocks;
+    uint64_t last_use_ns;
+    uint64_t session;                     /* that published it last */
+    int32_t priority;                     /* its own */
+    uint32_t child_levels[SHEAF__LEVELS]; /* children by effective level */
+    uint32_t n_pins;
+    uint32_t pinned_below;
+};
+
+/* ---- claims and pins --------------------------------------------------------------------- */
+
+typedef struct sheaf__pin sheaf__pin;
+typedef struct sheaf__claim sheaf__claim;
+typedef struct sheaf__waiter sheaf__waiter;
+
+/* ---- the cache --------------------------------------------------------------------------- */
+
+/* Limits, defaults filled in. */
+typedef struct sheaf__limits {
+    uint64_t capacity_bytes;
+    uint64_t max_entries; /* UINT64_MAX: any */
+    uint64_t ttl_ns;      /* UINT64_MAX: never */
+} sheaf__limits;
+
+struct sheaf_prefix {
+    sheaf__owner owner;   /* in the pool's registry, kind TREE */
+    sheaf__keeper keeper; /* the pool asks it to settle when exclusive bytes may have grown */
+    sheaf_pool *pool;
+    uint32_t n_groups;
+    uint32_t block_tokens;
+    uint32_t inside; /* a call is at work: settling waits for its end */
+
+    /* spaces.c, index.c: tables that only find candidates */
+    sheaf__node **spaces; /* [spaces_capacity], roots by the hash of their namespace */
+    uint64_t spaces_capacity;
+    uint64_t n_spaces;
+    struct sheaf__index *index; /* content key to node and block */
+
+    /* ledger.c */
+    sheaf__limits limits;
+    sheaf__list levels[SHEAF__LEVELS];
+    sheaf_clock clock;
+    uint64_t held_blocks[SHEAF_MAX_GROUPS];
+    uint64_t pinned_blocks[SHEAF_MAX_GROUPS];
+    sheaf_prefix_stats stats; /* counters and counts; completed and published by ledger.c */
+    sheaf__snapshot snapshot;
+    _Atomic uint64_t snapshot_words[sizeof(sheaf_prefix_stats) / sizeof(uint64_t)];
+
+    /* pins.c, claims.c */
+    sheaf__list pins;   /* oldest first */
+    sheaf__list claims; /* and waiters hang on their claim */
+    uint64_t next_id;   /* of pins and tickets; from 1 */
+    uint64_t claim_timeout_ns;
+
+    /* events.c */
+    sheaf_event_fn *on_event;
+    void *on_event_ctx;
+};
+
+/* ---- prefix.c ---------------------------------------------------------------------------- */
+
+/* Every public call that changes the cache stands between these two: leave() brings limits, counts and
+ * both snapshots up to date, and at SHEAF_CHECK 2 verifies everything. They nest. */
+void sheaf__prefix_enter(sheaf_prefix *cache);
+void sheaf__prefix_leave(sheaf_prefix *cache);
+uint64_t sheaf__prefix_now(const sheaf_prefix *cache);
+
+/* struct_size, space, tokens, priority. SHEAF_E_INVALID. */
+SHEAF_WARN sheaf_status sheaf__prompt_check(const sheaf_prompt *prompt);
+
+/* ---- node.c: nodes as data; no accounts, no references ----------------------------------- */
+
+static inline uint32_t sheaf__node_end(const sheaf__node *node)
+{
+    return node->start + node->n_tokens;
+}
+
+static inline sheaf__place *sheaf__node_place(const sheaf__node *node, uint32_t group,
+                                              uint32_t block)
+{
+    return &node->places[(uint64_t)group * node->capacity_blocks + block];
+}
+
+/* ---- tree.c: nodes with their references, accounts and events ---------------------------- */
+
+/* Cuts a node before its block `at` (0 < at < n_blocks): the upper part is a new node, returned in *upper,
+ * and `node` keeps its children, pins and identity. SHEAF_E_NO_MEMORY: nothing has changed. */
+SHEAF_WARN sheaf_status sheaf__tree_split(sheaf_prefix *cache, sheaf__node *node, uint32_t at,
+                                          sheaf__node **upper);
+
+/* The one way out of the tree: takes a childless, unpinned node out, with its blocks, for `cause`. A
+ * parent that is left with one child is joined with it where memory allows; an empty root goes too. */
+void sheaf__tree_remove(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause);
+
+/* ---- match.c ----------------------------------------------------------------------------- */
+
+/* How far a prompt leads into the tree. */
+typedef struct sheaf__walk {
+    sheaf__node *node; /* the deepest node of which a whole block matches; null: none */
+    uint32_t n_blocks; /* of that node, whole blocks that match */
+    uint32_t length;   /* positions in whole blocks that can be shared, after the window rule */
+    uint32_t tail;     /* positions after `length` that can be copied from one block */
+    sheaf__node *tail_node; /* where that block is; null when tail is 0 */
+    uint32_t tail_block;
+} sheaf__walk;
+
+/* Reads only. limit: at most so many positions. O(limit + log of the siblings). */
+void sheaf__walk_prompt(const sheaf_prefix *cache, const sheaf_key *space,
+                        const int32_t *tokens, uint32_t limit, sheaf__walk *out);
+
+/* A running sequence that shares the whole blocks of a walk, without the tail.
+ * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW. */
+SHEAF_WARN sheaf_status sheaf__walk_hold(sheaf_prefix *cache, const sheaf__walk *walk,
+                                         const int32_t *tokens, sheaf_sequence **out);
+
+/* Adds the tail of a walk to the sequence that holds the rest: acquires a block in every group and
+ * copies. SHEAF_FULL, SHEAF_E_NO_MEMORY: the sequence is as before. */
+SHEAF_WARN sheaf_status sheaf__walk_copy_tail(sheaf_prefix *cache, const sheaf__walk *walk,
+                                              const int32_t *tokens, sheaf_sequence *seq);
+
+/* ---- ledger.c: accounts, and who leaves -------------------------------------------------- */
+
+/* The node and all above it are used now. */
+void sheaf__ledger_touch(sheaf_prefix *cache, sheaf__node *node);
+
+/* The front of the order of leaving: the entry that would leave first and frees something; null: none.
+ * Entries that a running sequence holds to their end are touched on the way. */
+sheaf__node *sheaf__ledger_first(sheaf_prefix *cache);
+
+/* Lets go of the part of a leaf that nobody else holds, from its end: all of it, when it can. Window
+ * blocks that its end does not need go first, alone if `counts` are served by them. */
+void sheaf__ledger_evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause);
+
+/* Blocks that evicting all that may go would free, a group. revoke: revocable pins count as gone. */
+void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks);
+
+/* Evicts until the pool can serve counts[g] of each group. False: it cannot be; nothing was evicted.
+ * Revokes pins last. */
+bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts);
+
+/* Counts a refusal and keeps its details. Returns SHEAF_REFUSED. */
+sheaf_status sheaf__ledger_refuse(sheaf_prefix *cache, uint32_t reason, uint64_t needed,
+                                  uint64_t possible, uint64_t tokens);
+
+/* ---- pins.c ------------------------------------------------------------------------------ */
+
+/* Revokes the oldest revocable pin. False: there is none. */
+bool sheaf__pins_revoke_oldest(sheaf_prefix *cache);
+
+/* Revokes the pins of a namespace (null: of all) that can be. */
+void sheaf__pins_revoke_space(sheaf_prefix *cache, const sheaf_key *space);
+
+/* ---- claims.c ---------------------------------------------------------------------------- */
+
+/* The claim has published up to position `end`; harmless for 0 and for what is lost. */
+void sheaf__claims_progress(sheaf_prefix *cache, uint64_t ticket, uint32_t end);
+
+/* ---- events.c: numbered, and handed to the callback if there is one ---------------------- */
+
+void sheaf__event_stored(sheaf_prefix *cache, const sheaf__node *node, uint32_t first_block,
+                         uint32_t n_blocks);
+void sheaf__event_removed(sheaf_prefix *cache, const sheaf__node *node, uint32_t first_block,
+                          uint32_t n_blocks, uint32_t cause);
+void sheaf__event_cleared(sheaf_prefix *cache, const sheaf_key *space);
+
+#endif
