@@ -12,10 +12,9 @@
 #ifndef SHEAF_POOL_POOL_H
 #define SHEAF_POOL_POOL_H
 
-#include <stdatomic.h>
-
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/snapshot.h"
 #include "base/status.h"
 #include "pool/device.h"
 #include "pool/layout.h"
@@ -58,9 +57,9 @@ struct sheaf_pool {
     uint64_t slack_slabs;
     uint64_t owner_counts[SHEAF_OWNER_KINDS];
     uint64_t full_answers;
-    _Atomic uint32_t entered;  /* a call is inside: catches a second thread, and re-entry */
-    _Atomic uint64_t sequence; /* of the snapshot: odd while it is written */
-    _Atomic uint64_t snapshot[SHEAF__STATS_WORDS];
+    _Atomic uint32_t entered;     /* a call is inside: catches a second thread, and re-entry */
+    sheaf__snapshot snapshot;
+    _Atomic uint64_t snapshot_words[SHEAF__STATS_WORDS]; /* a sheaf_pool_stats */
 };
 
 /* As sheaf_pool_open, on a device of the caller's (copied). The options' slab_memory is not used.

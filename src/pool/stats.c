@@ -1,9 +1,4 @@
-/* pool/stats.c - the statistics, and the snapshot that any thread may read.
- *
- * The snapshot is an array of atomic words under a sequence count that is odd while the writer is
- * at work. Every word is stored with release and loaded with acquire, instead of fences: a reader
- * that sees one word of a newer snapshot also sees its odd count, and tries again.
- */
+/* pool/stats.c - the statistics, and the snapshot of them that any thread may read. */
 #include <string.h>
 
 #include "pool/pool.h"
@@ -55,26 +50,8 @@ void sheaf__stats_of_pool(const sheaf_pool *pool, sheaf_pool_stats *out)
 void sheaf__stats_store(sheaf_pool *pool)
 {
     sheaf_pool_stats stats;
-    uint64_t words[SHEAF__STATS_WORDS];
     sheaf__stats_of_pool(pool, &stats);
-    memcpy(words, &stats, sizeof stats);
-    uint64_t sequence = atomic_load_explicit(&pool->sequence, memory_order_relaxed);
-    atomic_store_explicit(&pool->sequence, sequence + 1, memory_order_relaxed);
-    for (size_t i = 0; i < SHEAF__STATS_WORDS; i++)
-        atomic_store_explicit(&pool->snapshot[i], words[i], memory_order_release);
-    atomic_store_explicit(&pool->sequence, sequence + 2, memory_order_release);
-}
-
-static void load_snapshot(const sheaf_pool *pool, sheaf_pool_stats *stats)
-{
-    uint64_t words[SHEAF__STATS_WORDS], before, after;
-    do {
-        before = atomic_load_explicit(&pool->sequence, memory_order_acquire);
-        for (size_t i = 0; i < SHEAF__STATS_WORDS; i++)
-            words[i] = atomic_load_explicit(&pool->snapshot[i], memory_order_acquire);
-        after = atomic_load_explicit(&pool->sequence, memory_order_relaxed);
-    } while (before != after || (before & 1) != 0);
-    memcpy(stats, words, sizeof *stats);
+    sheaf__snapshot_store(&pool->snapshot, pool->snapshot_words, &stats, SHEAF__STATS_WORDS);
 }
 
 sheaf_status sheaf__struct_give(void *to, const void *from, uint64_t from_bytes)
@@ -92,7 +69,7 @@ sheaf_status sheaf_pool_stats_read(const sheaf_pool *pool, sheaf_pool_stats *out
 {
     if (pool == NULL || out == NULL) return SHEAF_E_INVALID;
     sheaf_pool_stats stats;
-    load_snapshot(pool, &stats);
+    sheaf__snapshot_load(&pool->snapshot, pool->snapshot_words, &stats, SHEAF__STATS_WORDS);
     return sheaf__struct_give(out, &stats, sizeof stats);
 }
 
