@@ -8,11 +8,11 @@
 
 /* What the rows of a group add up to. */
 typedef struct sums {
-    uint64_t capacity, free, held, retiring, shared, slabs, empty, bytes, listed;
+    uint64_t capacity, free, held, retiring, shared, tree_only, slabs, empty, bytes, listed;
     uint64_t by_kind[SHEAF_OWNER_KINDS];
 } sums;
 
-/* Invariants 1 and 2 for one row. */
+/* Invariants 1, 2 and 10 for one row. */
 static sheaf_status check_row(const sheaf__slab *slab, uint32_t slot, sums *sum,
                               sheaf_error *err)
 {
@@ -27,15 +27,18 @@ static sheaf_status check_row(const sheaf__slab *slab, uint32_t slot, sums *sum,
     if (record->total != references || (record->state == SHEAF__ROW_HELD) != (references != 0))
         return BROKEN(2, "slot %u: total %u, state %u", slot, record->total, record->state);
     if (record->generation == 0) return BROKEN(2, "slot %u: generation 0", slot);
+    if (record->holder != NULL && record->by_kind[SHEAF_OWNER_TREE] == 0)
+        return BROKEN(10, "slot %u has a holder, state %u", slot, record->state);
     sum->free += bit;
     sum->held += record->state == SHEAF__ROW_HELD;
     sum->retiring += record->state == SHEAF__ROW_RETIRING;
     sum->shared += record->total > 1;
+    sum->tree_only += sheaf__record_tree_only(record);
     for (uint32_t k = 0; k < SHEAF_OWNER_KINDS; k++) sum->by_kind[k] += record->by_kind[k];
     return SHEAF_OK;
 }
 
-/* Invariants 1 to 3 for one slab. */
+/* Invariants 1 to 3 and 10 for one slab. */
 static sheaf_status check_slab(const sheaf__group *group, uint32_t index, sums *sum,
                                sheaf_error *err)
 {
@@ -100,7 +103,7 @@ static sheaf_status check_retiring(const sheaf__group *group, sheaf_error *err)
     return SHEAF_OK;
 }
 
-/* Invariants 1 to 6 for one group; sum->by_kind and sum->bytes go on over the groups. */
+/* Invariants 1 to 6, 9 and 10 for one group; sum->by_kind and sum->bytes go on over the groups. */
 static sheaf_status check_group(const sheaf_pool *pool, uint32_t g, sums *total,
                                 sheaf_error *err)
 {
@@ -124,6 +127,9 @@ static sheaf_status check_group(const sheaf_pool *pool, uint32_t g, sums *total,
         sum.empty != counts->slabs_empty ||
         counts->slab_appends - counts->slab_releases != counts->slabs)
         return BROKEN(6, "group %u: a count of slabs is not what its slabs say", g);
+    if (sum.tree_only != counts->tree_only)
+        return BROKEN(9, "group %u: %llu blocks are owned by trees alone", g,
+                      (unsigned long long)sum.tree_only);
     total->bytes += sum.bytes;
     for (uint32_t k = 0; k < SHEAF_OWNER_KINDS; k++) total->by_kind[k] += sum.by_kind[k];
     return SHEAF_OK;

@@ -14,6 +14,8 @@
  *   7. The pool's counts of references by kind are the sums over all rows.
  *   8. For tables, parked sequences and trees: each row's count of the kind is the number of times
  *      that the registered owners of this kind name it.
+ *   9. A group's count of blocks that trees alone own is what its rows say.
+ *  10. Only a row with a reference of kind TREE has a holder.
  *
  * A handle's generation is compared with its row's, which changes when the last reference goes: so
  * a handle is valid exactly as long as its block is held. After 2^32 uses of one row a handle kept
@@ -25,6 +27,9 @@
 
 #include "base/bits.h"
 #include "pool/grow.h"
+#include "pool/holder.h"
+
+#define NO_KIND SHEAF_OWNER_KINDS
 
 /* ---- entering and leaving ------------------------------------------------------------------ */
 
@@ -47,6 +52,7 @@ static void leave(sheaf_pool *pool)
 
 void sheaf__pool_publish(sheaf_pool *pool)
 {
+    if (pool->keeper != NULL) pool->keeper->settle(pool->keeper);
     sheaf__stats_store(pool);
 #if SHEAF_CHECK >= 2
     SHEAF__ASSERT(sheaf__pool_check_rows(pool, NULL) == SHEAF_OK);
@@ -305,6 +311,7 @@ static void take_rows(sheaf_pool *pool, uint32_t g, uint32_t count, uint32_t own
     }
     group->counts.held += count;
     group->counts.acquired += count;
+    if (owner == SHEAF_OWNER_TREE) group->counts.tree_only += count;
     pool->owner_counts[owner] += count;
 }
 
@@ -346,15 +353,36 @@ sheaf_status sheaf_pool_presize(sheaf_pool *pool, const uint32_t *counts)
 
 /* ---- holding ------------------------------------------------------------------------------- */
 
+/* Moves a reference from kind `from` to kind `to`, either of which may be NO_KIND: what follows for
+ * the counts by kind, for those of shared blocks and of blocks that trees alone own, and for the
+ * holder. There is one of kind `from`. */
+static void change_reference(sheaf_pool *pool, sheaf__group *group, sheaf__record *record,
+                             uint32_t from, uint32_t to)
+{
+    group->counts.shared -= record->total > 1;
+    group->counts.tree_only -= sheaf__record_tree_only(record);
+    if (from != NO_KIND) {
+        record->by_kind[from]--;
+        record->total--;
+        pool->owner_counts[from]--;
+    }
+    if (to != NO_KIND) {
+        record->by_kind[to]++;
+        record->total++;
+        pool->owner_counts[to]++;
+    }
+    group->counts.shared += record->total > 1;
+    group->counts.tree_only += sheaf__record_tree_only(record);
+    if (record->by_kind[SHEAF_OWNER_TREE] == 0) record->holder = NULL;
+}
+
 sheaf_status sheaf__block_retain(sheaf_pool *pool, sheaf_block block, uint32_t owner)
 {
     if (owner >= SHEAF_OWNER_KINDS) return SHEAF_E_INVALID;
     sheaf__record *record = sheaf__pool_live(pool, block);
     if (record == NULL) return SHEAF_E_STALE;
     if (record->total == UINT32_MAX) return SHEAF_E_OVERFLOW;
-    if (record->total++ == 1) pool->groups[block.group].counts.shared++;
-    record->by_kind[owner]++;
-    pool->owner_counts[owner]++;
+    change_reference(pool, &pool->groups[block.group], record, NO_KIND, owner);
     return SHEAF_OK;
 }
 
@@ -391,10 +419,7 @@ static sheaf_status drop(sheaf_pool *pool, sheaf_block block, uint32_t owner, sh
     if (record == NULL) return SHEAF_E_STALE;
     if (record->by_kind[owner] == 0) return SHEAF_E_NOT_OWNED;
     sheaf__group *group = &pool->groups[block.group];
-    record->by_kind[owner]--;
-    pool->owner_counts[owner]--;
-    record->total--;
-    if (record->total == 1) group->counts.shared--;
+    change_reference(pool, group, record, owner, NO_KIND);
     if (record->total == 0) retire(pool, group, block.row, fence);
     return SHEAF_OK;
 }
@@ -411,10 +436,7 @@ sheaf_status sheaf__block_transfer(sheaf_pool *pool, sheaf_block block, uint32_t
     sheaf__record *record = sheaf__pool_live(pool, block);
     if (record == NULL) return SHEAF_E_STALE;
     if (record->by_kind[from] == 0) return SHEAF_E_NOT_OWNED;
-    record->by_kind[from]--;
-    record->by_kind[to]++;
-    pool->owner_counts[from]--;
-    pool->owner_counts[to]++;
+    change_reference(pool, &pool->groups[block.group], record, from, to);
     return SHEAF_OK;
 }
 

@@ -57,6 +57,7 @@ struct sheaf_pool {
     uint64_t slack_slabs;
     uint64_t owner_counts[SHEAF_OWNER_KINDS];
     uint64_t full_answers;
+    struct sheaf__keeper *keeper; /* null: there is no prefix cache */
     _Atomic uint32_t entered;     /* a call is inside: catches a second thread, and re-entry */
     sheaf__snapshot snapshot;
     _Atomic uint64_t snapshot_words[SHEAF__STATS_WORDS]; /* a sheaf_pool_stats */
@@ -111,8 +112,9 @@ SHEAF_WARN sheaf_status sheaf__block_release(sheaf_pool *pool, sheaf_block block
 SHEAF_WARN sheaf_status sheaf__block_transfer(sheaf_pool *pool, sheaf_block block,
                                               uint32_t from, uint32_t to);
 
-/* Brings the statistics snapshot up to date; at SHEAF_CHECK 2 also verifies the invariants that do
- * not need the owners. After host memory changed, and after sheaf__block_ calls. */
+/* Lets the keeper settle, then brings the statistics snapshot up to date; at SHEAF_CHECK 2 also
+ * verifies the invariants that do not need the owners. After host memory changed, and after
+ * sheaf__block_ calls. */
 void sheaf__pool_publish(sheaf_pool *pool);
 
 /* ---- inside the floor -------------------------------------------------------------------- */

@@ -32,6 +32,8 @@ typedef struct sheaf__record {
     uint64_t fence;         /* while retiring */
     uint32_t next_retiring; /* row, or SHEAF_ROW_NONE */
     uint32_t named;         /* scratch of sheaf_pool_check */
+    void *holder;           /* who names it in a tree; null: nobody that can be told */
+    uint32_t holder_index;  /* and where */
 } sheaf__record;
 
 #define SHEAF__SLAB_NONE UINT32_MAX
@@ -54,6 +56,7 @@ typedef struct sheaf__counts {
     uint64_t held;
     uint64_t retiring;
     uint64_t shared;
+    uint64_t tree_only; /* every reference of kind TREE */
     uint64_t slabs;
     uint64_t slabs_empty;
     uint64_t slab_appends;
@@ -142,6 +145,12 @@ static inline sheaf__record *sheaf__record_for_row(const sheaf__group *group, ui
 {
     return &group->slabs[row >> group->layout->slab_shift]
                 .records[row & (group->layout->slab_blocks - 1)];
+}
+
+/* True when trees hold the row, and nobody else does. */
+static inline bool sheaf__record_tree_only(const sheaf__record *record)
+{
+    return record->total != 0 && record->by_kind[SHEAF_OWNER_TREE] == record->total;
 }
 
 static inline unsigned char *sheaf__row_address(const sheaf__group *group, uint32_t row)

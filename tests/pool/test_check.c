@@ -79,6 +79,10 @@ static void every_broken_invariant_is_named(void **state)
     DAMAGE(pool, pool->budget_bytes, PAGE, 6);
     DAMAGE(pool, pool->owner_counts[SHEAF_OWNER_IO], 0, 7);
     DAMAGE(pool, pool->owner_counts[SHEAF_OWNER_TREE], 1, 7);
+    DAMAGE(pool, group->counts.tree_only, 1, 9);
+    slab->records[0].holder = slab;
+    found(pool, 10);
+    slab->records[0].holder = NULL;
     assert_int_equal(sheaf_pool_release(pool, b[0], SHEAF_OWNER_IO), SHEAF_OK);
     give(pool, 5, b);
     slow.passed = 9;
