@@ -95,12 +95,6 @@ struct sheaf__node {
     uint32_t pinned_below;
 };
 
-/* ---- claims and pins --------------------------------------------------------------------- */
-
-typedef struct sheaf__pin sheaf__pin;
-typedef struct sheaf__claim sheaf__claim;
-typedef struct sheaf__waiter sheaf__waiter;
-
 /* ---- the cache --------------------------------------------------------------------------- */
 
 /* Limits, defaults filled in. */
@@ -134,11 +128,13 @@ struct sheaf_prefix {
     sheaf__snapshot snapshot;
     _Atomic uint64_t snapshot_words[sizeof(sheaf_prefix_stats) / sizeof(uint64_t)];
 
-    /* pins.c, claims.c */
-    sheaf__list pins;   /* oldest first */
-    sheaf__list claims; /* and waiters hang on their claim */
+    /* pins.c, claims.c, reserve.c */
+    sheaf__list pins;   /* oldest first, revoked ones too */
+    sheaf__list claims; /* tickets of both kinds, oldest first */
     uint64_t next_id;   /* of pins and tickets; from 1 */
     uint64_t claim_timeout_ns;
+    struct sheaf__part *parts; /* [parts_capacity], scratch of the door; see reserve.c */
+    uint64_t parts_capacity;
 
     /* events.c */
     sheaf_event_fn *on_event;
@@ -222,6 +218,9 @@ void sheaf__ledger_evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t c
 /* Blocks that evicting all that may go would free, a group. revoke: revocable pins count as gone. */
 void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks);
 
+/* Whether sheaf__ledger_make_room would succeed now. */
+bool sheaf__ledger_can_make_room(sheaf_prefix *cache, const uint32_t *counts);
+
 /* Evicts until the pool can serve counts[g] of each group. False: it cannot be; nothing was evicted.
  * Revokes pins last. */
 bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts);
@@ -238,10 +237,30 @@ bool sheaf__pins_revoke_oldest(sheaf_prefix *cache);
 /* Revokes the pins of a namespace (null: of all) that can be. */
 void sheaf__pins_revoke_space(sheaf_prefix *cache, const sheaf_key *space);
 
+/* Forgets every pin, at close, before the nodes go. */
+void sheaf__pins_close(sheaf_prefix *cache);
+
+/* Verifies invariant 7. */
+SHEAF_WARN sheaf_status sheaf__pins_check(const sheaf_prefix *cache, sheaf_error *err);
+
 /* ---- claims.c ---------------------------------------------------------------------------- */
 
 /* The claim has published up to position `end`; harmless for 0 and for what is lost. */
 void sheaf__claims_progress(sheaf_prefix *cache, uint64_t ticket, uint32_t end);
+
+/* The claims of a namespace (null: of all) are lost, and who waits for them is ready. */
+void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
+
+/* Forgets every ticket, at close. */
+void sheaf__claims_close(sheaf_prefix *cache);
+
+/* Verifies invariant 9. */
+SHEAF_WARN sheaf_status sheaf__claims_check(const sheaf_prefix *cache, sheaf_error *err);
+
+/* ---- reserve.c --------------------------------------------------------------------------- */
+
+/* Frees the door's scratch, at close. */
+void sheaf__reserve_close(sheaf_prefix *cache);
 
 /* ---- events.c: numbered, and handed to the callback if there is one ---------------------- */
 
