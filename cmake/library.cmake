@@ -12,12 +12,12 @@ add_library(sheaf_static STATIC ${parts})
 set_target_properties(sheaf_shared PROPERTIES OUTPUT_NAME sheaf EXPORT_NAME sheaf
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 set_target_properties(sheaf_static PROPERTIES OUTPUT_NAME sheaf)
-target_link_libraries(sheaf_shared PRIVATE sheaf_flags PkgConfig::XXHASH Threads::Threads m)
+target_link_libraries(sheaf_shared PRIVATE sheaf_flags PkgConfig::XXHASH PkgConfig::CRYPTO Threads::Threads m)
 if(NOT SHEAF_SANITIZE)
   target_link_options(sheaf_shared PRIVATE -Wl,--no-undefined)
 endif()
 # plain names, so that the package needs nothing but a linker to find them
-target_link_libraries(sheaf_static INTERFACE xxhash Threads::Threads m)
+target_link_libraries(sheaf_static INTERFACE xxhash crypto Threads::Threads m)
 foreach(library sheaf_shared sheaf_static)
   target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

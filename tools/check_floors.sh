@@ -41,6 +41,7 @@ check() {
             if (rank[floor] <= rank["attn"]) deny("libsheaf does without it")
         }
         /^[ \t]*#[ \t]*include[ \t]*<xxhash/ { if (floor != "base") deny("base/hash.h is the door to it") }
+        /^[ \t]*#[ \t]*include[ \t]*<openssl/ { if (floor != "base") deny("base/sha256.h is the door to it") }
     ' "$@"
 }
 

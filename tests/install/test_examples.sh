@@ -56,7 +56,7 @@ for example in "${examples[@]}"; do
     # shellcheck disable=SC2046
     attempt "${example}_builds_statically_by_pkg_config" cc "${flags[@]}" -o "$work/pc_static/$example" \
         "$work/examples/$example.c" $(pkg-config --cflags sheaf) \
-        -Wl,-Bstatic $(pkg-config --libs sheaf) -Wl,-Bdynamic -lxxhash -lm -pthread
+        -Wl,-Bstatic $(pkg-config --libs sheaf) -Wl,-Bdynamic -lxxhash -lcrypto -lm -pthread
 done
 compares by_pkg_config "$work/pc" "$lib"
 compares statically_by_pkg_config "$work/pc_static"

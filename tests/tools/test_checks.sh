@@ -59,6 +59,9 @@ tree
 echo '#  include <jansson.h>' >>"$work/src/pool/pool.c"
 notices a_foreign_library_in_libsheaf_is_noticed floors
 tree
+echo '#include <openssl/evp.h>' >>"$work/src/pool/pool.c"
+notices libcrypto_beside_its_door_is_noticed floors
+tree
 mkdir "$work/src/attic"
 notices a_folder_that_is_no_floor_is_noticed floors
 tree
