@@ -39,7 +39,8 @@ typedef struct sheaf_source {
 } sheaf_source;
 
 /* A sink and a source on a file descriptor of any kind, which stays the caller's. *fd must outlive
- * them. Interrupted and short operations are continued; a descriptor that does not block is waited for. */
+ * them. Interrupted and short operations are continued; a descriptor that does not block is waited
+ * for. */
 SHEAF_API sheaf_sink sheaf_sink_of_fd(const int *fd);
 SHEAF_API sheaf_source sheaf_source_of_fd(const int *fd);
 
