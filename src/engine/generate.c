@@ -195,7 +195,7 @@ sheaf_status sheaf__model_new_kv(sheaf__model *model, sheaf__kv *out)
 static sheaf_status run_chunk(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
                               uint32_t n, float *logits)
 {
-    const sheaf__forward_item item = {kv, tokens, n, logits != NULL};
+    const sheaf__forward_item item = {kv, tokens, n, logits != NULL, 0};
     SHEAF__TRY(sheaf__kv_extend(kv, n));
     sheaf_status st = sheaf__forward_run(model->forward, &item, 1, logits);
     if (st == SHEAF_OK) st = sheaf__kv_commit(kv, n, tokens);
@@ -250,6 +250,19 @@ sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int3
     sheaf_status st = run_prompt(model, kv, tokens, logits, err);
     model->prefill.total = 0;
     return st;
+}
+
+sheaf_status sheaf__model_logits(sheaf__model *model, sheaf__kv *kv, float *logits,
+                                 sheaf_error *err)
+{
+    uint32_t length = sheaf__kv_length(kv);
+    if (length == 0)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "an empty cache has no last token");
+    const sheaf__forward_item item = {kv, sheaf__kv_tokens(kv) + length - 1, 1, 1, 1};
+    sheaf_status st = sheaf__forward_run(model->forward, &item, 1, logits);
+    if (st == SHEAF_OK) return st;
+    return sheaf__error_set(err, st, "the token at position %u cannot be looked at again: %s",
+                            length - 1, sheaf_status_text(st));
 }
 
 /* ---- decode ------------------------------------------------------------------------------ */
@@ -357,7 +370,7 @@ static sheaf_status run_batch(decoding *d)
     uint32_t n_running = 0;
     for (uint32_t i = 0; i < d->n; i++) {
         if (!d->reserved[i]) continue;
-        d->items[n_running] = (sheaf__forward_item){d->answers[i].kv, &d->picked[i], 1, 1};
+        d->items[n_running] = (sheaf__forward_item){d->answers[i].kv, &d->picked[i], 1, 1, 0};
         d->running[n_running++] = i;
     }
     if (n_running == 0) return SHEAF_OK;

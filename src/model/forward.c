@@ -255,21 +255,46 @@ void sheaf__forward_destroy(sheaf__forward *fwd)
 
 /* ---- before the first write -------------------------------------------------------------- */
 
+/* Positions that the item adds to its cache. */
+static uint32_t n_new(const sheaf__forward_item *item)
+{
+    return item->n_tokens - item->n_cached;
+}
+
+/* The position of the item's first token. */
+static uint32_t first_pos(const sheaf__forward_item *item)
+{
+    return sheaf__kv_length(item->kv) - item->n_cached;
+}
+
+/* Whether the cache ends with the item's cached tokens, and has all that they see. */
+static sheaf_status check_cached(const sheaf__forward_item *item)
+{
+    if (item->n_cached == 0) return SHEAF_OK;
+    if (item->n_cached > sheaf__kv_length(item->kv)) return SHEAF_E_RANGE;
+    const int32_t *there = sheaf__kv_tokens(item->kv) + first_pos(item);
+    for (uint32_t t = 0; t < item->n_cached; t++)
+        if (there[t] != SHEAF_TOKEN_NONE && there[t] != item->tokens[t]) return SHEAF_E_INVALID;
+    if (n_new(item) == 0 && sheaf__kv_reserved(item->kv) != 0) return SHEAF_E_BUSY;
+    return sheaf__kv_covers(item->kv, first_pos(item) + 1);
+}
+
 static sheaf_status check_item(const step *s, uint32_t i, uint64_t *end)
 {
     const sheaf__forward_item *item = &s->items[i];
     const sheaf__forward *fwd = s->fwd;
     if (item->kv == NULL || item->tokens == NULL || item->n_tokens == 0 ||
-        item->n_logits > item->n_tokens)
+        item->n_logits > item->n_tokens || item->n_cached > item->n_tokens)
         return SHEAF_E_INVALID;
     for (uint32_t other = 0; other < i; other++)
         if (sheaf__kv_same(item->kv, s->items[other].kv)) return SHEAF_E_INVALID;
     for (uint32_t t = 0; t < item->n_tokens; t++)
         if (item->tokens[t] < 0 || (uint32_t)item->tokens[t] >= fwd->config.vocab)
             return SHEAF_E_INVALID;
-    *end = (uint64_t)sheaf__kv_length(item->kv) + item->n_tokens;
+    SHEAF__TRY(check_cached(item));
+    *end = (uint64_t)first_pos(item) + item->n_tokens;
     if (*end > fwd->options.max_positions) return SHEAF_E_CONTEXT;
-    return sheaf__kv_reserved(item->kv) < item->n_tokens ? SHEAF_E_RANGE : SHEAF_OK;
+    return sheaf__kv_reserved(item->kv) < n_new(item) ? SHEAF_E_RANGE : SHEAF_OK;
 }
 
 /* Counts the step's rows and refuses what cannot be run. */
@@ -313,7 +338,7 @@ static sheaf_status reserve_step(const step *s)
     SHEAF__TRY(sheaf__rope_reserve(fwd->rope, s->end));
     if (fwd->local_rope != NULL) SHEAF__TRY(sheaf__rope_reserve(fwd->local_rope, s->end));
     for (uint32_t i = 0; i < s->n_items; i++) {
-        uint32_t first = sheaf__kv_length(s->items[i].kv), n = s->items[i].n_tokens;
+        uint32_t first = first_pos(&s->items[i]), n = s->items[i].n_tokens;
         fwd->ws.planned[i] =
             (sheaf_attn_item){.n_queries = n, .first_pos = first, .n_tokens = first + n};
     }
@@ -329,7 +354,7 @@ static void lay_out_rows(const step *s)
     uint32_t row = 0, n_wanted = 0;
     for (uint32_t i = 0; i < s->n_items; i++) {
         const sheaf__forward_item *item = &s->items[i];
-        uint32_t first = sheaf__kv_length(item->kv), quiet = item->n_tokens - item->n_logits;
+        uint32_t first = first_pos(item), quiet = item->n_tokens - item->n_logits;
         for (uint32_t t = 0; t < item->n_tokens; t++, row++) {
             ws->token[row] = (uint32_t)item->tokens[t];
             ws->pos[row] = first + t;
@@ -492,7 +517,8 @@ static sheaf_status product(const step *s, const sheaf__matrix *w, const float *
 }
 
 /* Writes this layer's k and v into each item's cache, then lets the step's q read them back:
- * a = attention(q). What is attended to is what is stored, also for the tokens just written. */
+ * a = attention(q). What is attended to is what is stored, also for the tokens just written. Of
+ * cached tokens k and v are in the cache: what was computed here is left where it is. */
 static sheaf_status attend(step *s)
 {
     sheaf__forward *fwd = s->fwd;
@@ -505,13 +531,14 @@ static sheaf_status attend(step *s)
     src.key_dim = src.value_dim = c->head_dim;
     uint64_t at = 0;
     for (uint32_t i = 0; i < s->n_items; i++) {
-        sheaf__kv *kv = s->items[i].kv;
-        uint32_t n = s->items[i].n_tokens;
-        src.k = ws->k + at;
-        src.v = ws->v + at;
-        SHEAF__TRY(sheaf__kv_write(kv, s->layer, sheaf__kv_length(kv), n, &src));
+        const sheaf__forward_item *item = &s->items[i];
+        sheaf__kv *kv = item->kv;
+        uint64_t from = at + (uint64_t)item->n_cached * kv_width(c);
+        src.k = ws->k + from;
+        src.v = ws->v + from;
+        SHEAF__TRY(sheaf__kv_write(kv, s->layer, sheaf__kv_length(kv), n_new(item), &src));
         SHEAF__TRY(sheaf__kv_view(kv, s->layer, &ws->views[i]));
-        at += (uint64_t)n * kv_width(c);
+        at += (uint64_t)item->n_tokens * kv_width(c);
     }
     sheaf_attn_plan *plan = fwd->plans[fwd->plan_of[s->layer]];
     return sheaf_attn_run(plan, ws->views, ws->q, ws->a, &fwd->report);

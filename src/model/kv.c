@@ -2,6 +2,7 @@
 #include "model/kv.h"
 
 #include "base/status.h"
+#include "cache/sequence.h"
 
 static bool is_dense(const sheaf__kv *kv)
 {
@@ -69,6 +70,12 @@ uint32_t sheaf__kv_reserved(const sheaf__kv *kv)
 const int32_t *sheaf__kv_tokens(const sheaf__kv *kv)
 {
     return is_dense(kv) ? sheaf__dense_tokens(kv->dense) : sheaf_sequence_tokens(kv->sequence);
+}
+
+sheaf_status sheaf__kv_covers(const sheaf__kv *kv, uint32_t length)
+{
+    if (!is_dense(kv)) return sheaf__sequence_covers(kv->sequence, length);
+    return length > sheaf__dense_length(kv->dense) ? SHEAF_E_RANGE : SHEAF_OK;
 }
 
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b)

@@ -32,6 +32,10 @@ uint32_t sheaf__kv_length(const sheaf__kv *kv);
 uint32_t sheaf__kv_reserved(const sheaf__kv *kv);
 const int32_t *sheaf__kv_tokens(const sheaf__kv *kv);
 
+/* Whether it has all that position length - 1 sees. SHEAF_E_RANGE: longer than it is.
+ * SHEAF_E_SLID: a window has let go of some of it. */
+sheaf_status sheaf__kv_covers(const sheaf__kv *kv, uint32_t length);
+
 /* Whether both name one cache (forks are two). */
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b);
 

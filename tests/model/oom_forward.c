@@ -55,7 +55,7 @@ static sheaf_status run_steps(scene *s, sheaf__forward *forward, sheaf__kv *kv, 
 {
     while (sheaf__kv_length(kv) < N_TOKENS) {
         uint32_t at = sheaf__kv_length(kv), n = at == 0 ? 18 : N_TOKENS - at;
-        const sheaf__forward_item item = {kv, s->tokens + at, n, 1};
+        const sheaf__forward_item item = {kv, s->tokens + at, n, 1, 0};
         sheaf_status st = sheaf__kv_extend(kv, n);
         if (st == SHEAF_OK) st = sheaf__forward_run(forward, &item, 1, logits);
         if (st == SHEAF_OK) st = sheaf__kv_commit(kv, n, item.tokens);

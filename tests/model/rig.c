@@ -90,7 +90,7 @@ sheaf__kv rig_kv(rig *r)
 static void run_chunk(rig *r, sheaf__kv *kv, const int32_t *tokens, uint32_t n,
                       uint32_t n_logits, float *logits)
 {
-    const sheaf__forward_item item = {kv, tokens, n, n_logits};
+    const sheaf__forward_item item = {kv, tokens, n, n_logits, 0};
     must(sheaf__kv_extend(kv, n), "extend", NULL);
     must(sheaf__forward_run(r->forward, &item, 1, logits), "forward", NULL);
     must(sheaf__kv_commit(kv, n, tokens), "commit", NULL);

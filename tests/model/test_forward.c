@@ -46,20 +46,20 @@ static void refusals_of(uint32_t backend)
     int32_t bad[3] = {1, 2, 320}, negative[3] = {1, -1, 2};
     assert_int_equal(sheaf__kv_extend(&a, 3), SHEAF_OK);
     assert_int_equal(sheaf__kv_extend(&b, 2), SHEAF_OK);
-    const sheaf__forward_item good = {&a, some_tokens, 3, 1};
+    const sheaf__forward_item good = {&a, some_tokens, 3, 1, 0};
 
     expect_refusal(&r, NULL, 0, SHEAF_E_INVALID);
-    sheaf__forward_item items[2] = {good, {&b, bad, 0, 0}};
+    sheaf__forward_item items[2] = {good, {&b, bad, 0, 0, 0}};
     expect_refusal(&r, items, 2, SHEAF_E_INVALID); /* an empty item */
-    items[1] = (sheaf__forward_item){&b, some_tokens, 2, 3};
+    items[1] = (sheaf__forward_item){&b, some_tokens, 2, 3, 0};
     expect_refusal(&r, items, 2, SHEAF_E_INVALID); /* more logits than tokens */
-    items[1] = (sheaf__forward_item){&b, some_tokens, 3, 1};
+    items[1] = (sheaf__forward_item){&b, some_tokens, 3, 1, 0};
     expect_refusal(&r, items, 2, SHEAF_E_RANGE); /* only two reserved */
-    items[1] = (sheaf__forward_item){NULL, some_tokens, 1, 1};
+    items[1] = (sheaf__forward_item){NULL, some_tokens, 1, 1, 0};
     expect_refusal(&r, items, 2, SHEAF_E_INVALID);
-    items[1] = (sheaf__forward_item){&b, bad + 1, 2, 1};
+    items[1] = (sheaf__forward_item){&b, bad + 1, 2, 1, 0};
     expect_refusal(&r, items, 2, SHEAF_E_INVALID); /* beyond the vocabulary */
-    items[1] = (sheaf__forward_item){&b, negative, 2, 1};
+    items[1] = (sheaf__forward_item){&b, negative, 2, 1, 0};
     expect_refusal(&r, items, 2, SHEAF_E_INVALID);
     items[1] = good;
     expect_refusal(&r, items, 2, SHEAF_E_INVALID); /* one cache twice */
@@ -92,7 +92,7 @@ static void positions_beyond_the_context_are_refused(void **state)
     float logits[320];
     assert_int_equal(sheaf__forward_create(&r.config, r.weights, &f, &forward), SHEAF_OK);
     assert_int_equal(sheaf__kv_extend(&kv, 11), SHEAF_OK);
-    sheaf__forward_item item = {&kv, some_tokens, 11, 1};
+    sheaf__forward_item item = {&kv, some_tokens, 11, 1, 0};
     assert_int_equal(sheaf__forward_run(forward, &item, 1, logits), SHEAF_E_CONTEXT);
     item.n_tokens = 10;
     assert_int_equal(sheaf__forward_run(forward, &item, 1, logits), SHEAF_OK);
@@ -125,7 +125,7 @@ static void a_logit_that_is_not_finite_is_a_fault_and_harms_nothing(void **state
     sheaf__forward *forward = NULL;
     assert_int_equal(sheaf__forward_create(&r.config, &weights, &f, &forward), SHEAF_OK);
     assert_int_equal(sheaf__kv_extend(&kv, 2), SHEAF_OK);
-    const sheaf__forward_item item = {&kv, some_tokens, 2, 1};
+    const sheaf__forward_item item = {&kv, some_tokens, 2, 1, 0};
     assert_int_equal(sheaf__forward_run(forward, &item, 1, after), SHEAF_E_NONFINITE);
     assert_int_equal(sheaf__kv_commit(&kv, 0, NULL), SHEAF_OK);
     assert_int_equal(sheaf__kv_length(&kv), 20);
@@ -157,7 +157,7 @@ static void logits_come_in_item_order_for_the_last_tokens_only(void **state)
     const uint32_t n_tokens[3] = {9, 17, 40}, n_logits[3] = {2, 0, 4};
     sheaf__forward_item items[3];
     for (uint32_t i = 0; i < 3; i++) {
-        items[i] = (sheaf__forward_item){&kv[i], some_tokens, n_tokens[i], n_logits[i]};
+        items[i] = (sheaf__forward_item){&kv[i], some_tokens, n_tokens[i], n_logits[i], 0};
         assert_int_equal(sheaf__kv_extend(&kv[i], n_tokens[i]), SHEAF_OK);
     }
     assert_int_equal(sheaf__forward_run(r.forward, items, 3, got), SHEAF_OK);
@@ -206,7 +206,7 @@ static void decode_step(rig *r, sheaf__kv *kv, float *logits)
     int32_t token = 7;
     for (uint32_t i = 0; i < N_BATCH; i++) {
         assert_int_equal(sheaf__kv_extend(&kv[i], 1), SHEAF_OK);
-        items[i] = (sheaf__forward_item){&kv[i], &token, 1, 1};
+        items[i] = (sheaf__forward_item){&kv[i], &token, 1, 1, 0};
     }
     assert_int_equal(sheaf__forward_run(r->forward, items, N_BATCH, logits), SHEAF_OK);
     for (uint32_t i = 0; i < N_BATCH; i++)

@@ -218,7 +218,7 @@ static void way_ragged(const rig_options *options, const truth *t)
             uint32_t n = left < paces[i] ? left : paces[i];
             if (n == 0) continue;
             first[n_items] = at;
-            items[n_items++] = (sheaf__forward_item){&kv[i], t->text.data + at, n, n};
+            items[n_items++] = (sheaf__forward_item){&kv[i], t->text.data + at, n, n, 0};
             assert_int_equal(sheaf__kv_extend(&kv[i], n), SHEAF_OK);
         }
         assert_int_equal(sheaf__forward_run(r.forward, items, n_items, logits), SHEAF_OK);
@@ -290,7 +290,7 @@ static void way_fork_batch(const rig_options *options, const truth *t)
     sheaf__forward_item items[2];
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(sheaf__kv_extend(&kv[i], 7), SHEAF_OK);
-        items[i] = (sheaf__forward_item){&kv[i], t->text.data + 270, 7, 7};
+        items[i] = (sheaf__forward_item){&kv[i], t->text.data + 270, 7, 7, 0};
     }
     assert_int_equal(sheaf__forward_run(r.forward, items, 2, logits), SHEAF_OK);
     same_logits(t, logits, 270, 7);
