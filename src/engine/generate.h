@@ -6,7 +6,7 @@
  *
  *     st = sheaf__model_open("DIR", &o, &model, &err);
  *     st = sheaf__model_new_kv(model, &kv);
- *     st = sheaf__model_prefill(model, &kv, ids, n, logits);       // of the last token
+ *     st = sheaf__model_prefill(model, &kv, ids, n, logits, &err);  // of the last token
  *     st = sheaf__model_decode(model, answers, n_answers, on_token, ctx);
  */
 #ifndef SHEAF_ENGINE_GENERATE_H
@@ -73,6 +73,14 @@ sheaf_status sheaf__model_new_kv(sheaf__model *model, sheaf__kv *out);
  * SHEAF_FULL, SHEAF_E_NO_MEMORY, SHEAF_E_NONFINITE: the chunks before the failing one stay. */
 sheaf_status sheaf__model_prefill(sheaf__model *model, sheaf__kv *kv, const int32_t *tokens,
                                   uint32_t n, float *logits, sheaf_error *err);
+
+/* The logits of the last token that the cache holds: [vocab], the same bits as when that token was
+ * run. For a prompt that was found as a whole: nothing is reserved or written. `err` may be null.
+ * SHEAF_E_INVALID: an empty cache, or one that does not know its last token. SHEAF_E_BUSY: a
+ * reservation is open. SHEAF_E_CONTEXT: longer than ctx_size. SHEAF_E_NO_MEMORY,
+ * SHEAF_E_NONFINITE. */
+sheaf_status sheaf__model_logits(sheaf__model *model, sheaf__kv *kv, float *logits,
+                                 sheaf_error *err);
 
 enum {
     SHEAF__FINISH_NONE = 0,

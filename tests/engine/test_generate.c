@@ -240,6 +240,59 @@ static void a_prompt_that_cannot_be_run_leaves_the_cache_alone(void **state)
     sheaf__model_close(model);
 }
 
+/* Decodes greedily from the logits in `a`, up to 20 tokens. */
+static void decode_20(sheaf__model *model, sheaf__answer *x)
+{
+    x->max_tokens = 20;
+    x->finish = SHEAF__FINISH_NONE;
+    assert_int_equal(sheaf__model_decode(model, x, 1, NULL, NULL, NULL), SHEAF_OK);
+}
+
+static void a_cached_prompt_tells_its_logits_and_goes_on_as_if_just_run(void **state)
+{
+    (void)state;
+    const char *paths[] = {LLAMA, QWEN, GEMMA};
+    for (uint32_t i = 0; i < 6; i++) {
+        sheaf__model *model =
+            open_model(paths[i / 2], (sheaf__model_options){.kv_backend = i % 2});
+        model->config.n_eos = 0;
+        static asked a, b;
+        sheaf__answer x = ask(model, &a, 64, 1, greedy), y = ask(model, &b, 64, 1, greedy);
+        memset(b.logits, 0, sizeof b.logits);
+        assert_int_equal(sheaf__model_logits(model, &b.kv, b.logits, NULL), SHEAF_OK);
+        assert_memory_equal(b.logits, a.logits, sizeof b.logits);
+        assert_int_equal(sheaf__kv_length(&b.kv), 64);
+        assert_int_equal(sheaf__kv_reserved(&b.kv), 0);
+        decode_20(model, &x);
+        decode_20(model, &y);
+        assert_memory_equal(a.all, b.all, 20 * VOCAB * sizeof(float));
+        forget(&a, &x);
+        forget(&b, &y);
+        sheaf__model_close(model);
+    }
+}
+
+static void logits_that_cannot_be_told_are_refused(void **state)
+{
+    (void)state;
+    sheaf__model *model = open_model(LLAMA, (sheaf__model_options){0});
+    sheaf__kv kv;
+    float logits[VOCAB], before[VOCAB];
+    sheaf_error err = {0};
+    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
+    assert_int_equal(sheaf__model_logits(model, &kv, logits, &err), SHEAF_E_INVALID);
+    assert_non_null(strstr(err.text, "empty"));
+    assert_int_equal(sheaf__model_prefill(model, &kv, tokens, 10, before, NULL), SHEAF_OK);
+    assert_int_equal(sheaf__kv_extend(&kv, 3), SHEAF_OK);
+    assert_int_equal(sheaf__model_logits(model, &kv, logits, &err), SHEAF_E_BUSY);
+    assert_non_null(strstr(err.text, "position 9"));
+    assert_int_equal(sheaf__kv_commit(&kv, 0, NULL), SHEAF_OK);
+    assert_int_equal(sheaf__model_logits(model, &kv, logits, &err), SHEAF_OK);
+    assert_memory_equal(logits, before, sizeof logits);
+    sheaf__kv_destroy(&kv);
+    sheaf__model_close(model);
+}
+
 /* A block of 32 positions takes 16 KiB here, and so does a slab of one block. */
 #define BLOCK_BYTES (32u * 2 * 2 * 2 * 16 * 4)
 
@@ -470,6 +523,8 @@ int main(void)
         cmocka_unit_test(prefill_goes_in_chunks_and_tells_how_far_it_is),
         cmocka_unit_test(a_prompt_that_cannot_be_run_leaves_the_cache_alone),
         cmocka_unit_test(a_prompt_that_finds_no_room_keeps_the_chunks_before),
+        cmocka_unit_test(a_cached_prompt_tells_its_logits_and_goes_on_as_if_just_run),
+        cmocka_unit_test(logits_that_cannot_be_told_are_refused),
         cmocka_unit_test(a_batch_gives_each_what_it_gets_alone),
         cmocka_unit_test(an_answer_ends_before_the_token_that_ends_a_text),
         cmocka_unit_test(an_answer_ends_where_the_context_does),
