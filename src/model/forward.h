@@ -63,9 +63,9 @@ void sheaf__forward_layout(const sheaf__config *config, uint32_t codec_k, uint32
  * says, an empty item, one cache named twice. SHEAF_E_CONTEXT: a position beyond max_positions.
  * SHEAF_E_RANGE: not reserved, or more cached than kv has. SHEAF_E_SLID: a window has let go of
  * positions that the first cached one sees. SHEAF_E_BUSY: an item of cached tokens alone, and a
- * reservation is open. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW. Only then: SHEAF_E_NONFINITE: a logit. Buffers grow at
- * the beginning of a run that is larger than those before it; a run like the last one allocates
- * nothing. */
+ * reservation is open. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW. Only then: SHEAF_E_NONFINITE: a
+ * logit. Buffers grow at the beginning of a run that is larger than those before it; a run like
+ * the last one allocates nothing. */
 sheaf_status sheaf__forward_run(sheaf__forward *fwd, const sheaf__forward_item *items,
                                 uint32_t n_items, float *logits);
 
