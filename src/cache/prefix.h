@@ -21,7 +21,8 @@
  *     level  0   leaf X, leaf Y, parent of X, leaf Z, parent of Y and Z, ...
  *     level  2   leaf P, ...
  *
- * Pinned nodes and all above them are in no list. Roots are in none.
+ * Pinned nodes and all above them are in no list. Roots are in none. A node whose level falls because
+ * a child of a higher level left goes to where its last use belongs in the lower list.
  *
  * Invariants (sheaf_prefix_check verifies them by number):
  *
@@ -39,8 +40,8 @@
  *  6. Entries are the nodes without children that are no roots; counts of entries, nodes, tokens, blocks
  *     and bytes, by group, are what the tree says.
  *  7. n_pins of a node is the number of pins that name it; pinned_below counts the pins on it and on its
- *     descendants; pinned bytes are those of the blocks of nodes where it is not 0, and at most the
- *     capacity.
+ *     descendants, firm_below those of them that cannot be revoked; pinned bytes are those of the
+ *     blocks of nodes where pinned_below is not 0, and at most the capacity.
  *  8. Bytes that the cache alone holds are at most the capacity.
  *  9. A waiting ticket names a claim that stands, or is ready.
  */
@@ -88,11 +89,14 @@ struct sheaf__node {
     uint32_t n_blocks; /* a partial last one counts */
     uint32_t capacity_blocks;
     uint64_t last_use_ns;
+    uint64_t use_order;                   /* number of its last use; lists are in this order */
     uint64_t session;                     /* that published it last */
     int32_t priority;                     /* its own */
-    uint32_t child_levels[SHEAF__LEVELS]; /* children by effective level */
+    uint32_t level;                       /* the highest of its own and its children's */
+    uint32_t child_levels[SHEAF__LEVELS]; /* children by level */
     uint32_t n_pins;
     uint32_t pinned_below;
+    uint32_t firm_below;
 };
 
 /* ---- the cache --------------------------------------------------------------------------- */
@@ -122,6 +126,7 @@ struct sheaf_prefix {
     sheaf__limits limits;
     sheaf__list levels[SHEAF__LEVELS];
     sheaf_clock clock;
+    uint64_t n_uses; /* ever; numbers them */
     uint64_t held_blocks[SHEAF_MAX_GROUPS];
     uint64_t pinned_blocks[SHEAF_MAX_GROUPS];
     sheaf_prefix_stats stats; /* counters and counts; completed and published by ledger.c */
@@ -165,6 +170,41 @@ static inline sheaf__place *sheaf__node_place(const sheaf__node *node, uint32_t 
     return &node->places[(uint64_t)group * node->capacity_blocks + block];
 }
 
+/* The handle of a resident block; with row SHEAF_ROW_NONE when it is not resident. */
+static inline sheaf_block sheaf__node_block(const sheaf__node *node, uint32_t group,
+                                            uint32_t block)
+{
+    const sheaf__place *place = sheaf__node_place(node, group, block);
+    if (place->state != SHEAF__BLOCK_RESIDENT) return (sheaf_block){group, SHEAF_ROW_NONE, 0};
+    return (sheaf_block){group, place->row, place->generation};
+}
+
+static inline bool sheaf__node_is_leaf(const sheaf__node *node)
+{
+    return node->children.root == NULL;
+}
+
+static inline sheaf__node *sheaf__node_of_sibling(sheaf__sibling *sibling)
+{
+    return sibling == NULL ? NULL : SHEAF__CONTAINER(sibling, sheaf__node, sibling);
+}
+
+/* The first child in the order of tokens, and the next sibling; null: none. */
+static inline sheaf__node *sheaf__node_first_child(const sheaf__node *node)
+{
+    return sheaf__node_of_sibling(sheaf__siblings_first(&node->children));
+}
+
+static inline sheaf__node *sheaf__node_next_sibling(const sheaf__node *node)
+{
+    return sheaf__node_of_sibling(sheaf__siblings_next(&node->sibling));
+}
+
+/* Every node of every namespace once, children before their parent, roots included: first, and next
+ * of one that may since have been taken out if it was asked for before. Null: no more. */
+sheaf__node *sheaf__nodes_first(const sheaf_prefix *cache);
+sheaf__node *sheaf__nodes_next(const sheaf_prefix *cache, const sheaf__node *node);
+
 /* ---- tree.c: nodes with their references, accounts and events ---------------------------- */
 
 /* Cuts a node before its block `at` (0 < at < n_blocks): the upper part is a new node, returned in *upper,
@@ -178,7 +218,8 @@ void sheaf__tree_remove(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause);
 
 /* ---- match.c ----------------------------------------------------------------------------- */
 
-/* How far a prompt leads into the tree. */
+/* How far a prompt leads into the tree. Nodes are good until something is evicted or published;
+ * the source of the tail stays good while it is held (sheaf__walk_keep). */
 typedef struct sheaf__walk {
     sheaf__node *node; /* the deepest node of which a whole block matches; null: none */
     uint32_t n_blocks; /* of that node, whole blocks that match */
@@ -186,6 +227,7 @@ typedef struct sheaf__walk {
     uint32_t tail;     /* positions after `length` that can be copied from one block */
     sheaf__node *tail_node; /* where that block is; null when tail is 0 */
     uint32_t tail_block;
+    sheaf_block tail_source[SHEAF_MAX_GROUPS]; /* that block in every group */
 } sheaf__walk;
 
 /* Reads only. limit: at most so many positions. O(limit + log of the siblings). */
@@ -197,32 +239,50 @@ void sheaf__walk_prompt(const sheaf_prefix *cache, const sheaf_key *space,
 SHEAF_WARN sheaf_status sheaf__walk_hold(sheaf_prefix *cache, const sheaf__walk *walk,
                                          const int32_t *tokens, sheaf_sequence **out);
 
+/* What was found is used now. */
+void sheaf__walk_touch(sheaf_prefix *cache, const sheaf__walk *walk);
+
+/* Between these two the source of the tail stays, whatever is evicted (a reference of kind IO).
+ * Harmless without a tail. SHEAF_E_OVERFLOW, SHEAF_E_STALE: nothing is kept. */
+SHEAF_WARN sheaf_status sheaf__walk_keep(sheaf_prefix *cache, const sheaf__walk *walk);
+void sheaf__walk_unkeep(sheaf_prefix *cache, const sheaf__walk *walk);
+
 /* Adds the tail of a walk to the sequence that holds the rest: acquires a block in every group and
- * copies. SHEAF_FULL, SHEAF_E_NO_MEMORY: the sequence is as before. */
+ * copies. Uses of the walk its lengths and the tail's source, which is still held. SHEAF_FULL,
+ * SHEAF_E_NO_MEMORY, SHEAF_E_STALE (the source has gone): the sequence is as before. */
 SHEAF_WARN sheaf_status sheaf__walk_copy_tail(sheaf_prefix *cache, const sheaf__walk *walk,
                                               const int32_t *tokens, sheaf_sequence *seq);
 
 /* ---- ledger.c: accounts, and who leaves -------------------------------------------------- */
 
-/* The node and all above it are used now. */
+/* The node and all above it are used now; who is pinned, or is so no longer, leaves or enters its
+ * list. */
 void sheaf__ledger_touch(sheaf_prefix *cache, sheaf__node *node);
 
-/* The front of the order of leaving: the entry that would leave first and frees something; null: none.
- * Entries that a running sequence holds to their end are touched on the way. */
-sheaf__node *sheaf__ledger_first(sheaf_prefix *cache);
+/* A pin (firm: one that cannot be revoked) names the node, or does so no longer: counts it on the
+ * node and all above, keeps the pinned blocks, and touches. */
+void sheaf__ledger_pin(sheaf_prefix *cache, sheaf__node *node, bool firm);
+void sheaf__ledger_unpin(sheaf_prefix *cache, sheaf__node *node, bool firm);
 
-/* Lets go of the part of a leaf that nobody else holds, from its end: all of it, when it can. Window
- * blocks that its end does not need go first, alone if `counts` are served by them. */
-void sheaf__ledger_evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause);
+/* Bytes that pinning the node would add to the pinned ones. */
+uint64_t sheaf__ledger_pin_bytes(const sheaf_prefix *cache, const sheaf__node *node);
 
-/* Blocks that evicting all that may go would free, a group. revoke: revocable pins count as gone. */
+/* Evicts until the limits hold. Calls nothing of the pool but releases. */
+void sheaf__ledger_settle(sheaf_prefix *cache);
+
+/* Lets go of what has not been used for the time to live; entries that left. */
+uint32_t sheaf__ledger_expire(sheaf_prefix *cache);
+
+/* Blocks a group that the cache alone holds and no pin keeps: what evicting all that may go would
+ * free. revoke: revocable pins count as gone. O(1) without pins, else O(rows). */
 void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks);
 
-/* Whether sheaf__ledger_make_room would succeed now. */
-bool sheaf__ledger_can_make_room(sheaf_prefix *cache, const uint32_t *counts);
+/* Whether the pool could serve counts[g] of each group now, or after evicting all that may go. */
+bool sheaf__ledger_can_make_room(sheaf_prefix *cache, bool revoke, const uint32_t *counts);
 
 /* Evicts until the pool can serve counts[g] of each group. False: it cannot be; nothing was evicted.
- * Revokes pins last. */
+ * Revokes pins last, and no more than it takes. What a sequence holds is not freed by it, but may
+ * be forgotten by the tree where nothing else can free what lies before it. */
 bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts);
 
 /* Counts a refusal and keeps its details. Returns SHEAF_REFUSED. */
@@ -237,6 +297,12 @@ bool sheaf__pins_revoke_oldest(sheaf_prefix *cache);
 /* Revokes the pins of a namespace (null: of all) that can be. */
 void sheaf__pins_revoke_space(sheaf_prefix *cache, const sheaf_key *space);
 
+/* Forgets all pins, when the cache closes; the nodes stand. */
+void sheaf__pins_close(sheaf_prefix *cache);
+
+/* Verifies invariant 7 as far as pins tell: each names a node, which counts it. */
+SHEAF_WARN sheaf_status sheaf__pins_check(const sheaf_prefix *cache, sheaf_error *err);
+
 /* Forgets every pin, at close, before the nodes go. */
 void sheaf__pins_close(sheaf_prefix *cache);
 
@@ -247,6 +313,15 @@ SHEAF_WARN sheaf_status sheaf__pins_check(const sheaf_prefix *cache, sheaf_error
 
 /* The claim has published up to position `end`; harmless for 0 and for what is lost. */
 void sheaf__claims_progress(sheaf_prefix *cache, uint64_t ticket, uint32_t end);
+
+/* Claims of a namespace (null: of all) are lost: what they have published is gone. */
+void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
+
+/* Forgets all tickets, when the cache closes. */
+void sheaf__claims_close(sheaf_prefix *cache);
+
+/* Verifies invariant 9. */
+SHEAF_WARN sheaf_status sheaf__claims_check(const sheaf_prefix *cache, sheaf_error *err);
 
 /* The claims of a namespace (null: of all) are lost, and who waits for them is ready. */
 void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
