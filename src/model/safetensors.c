@@ -191,7 +191,7 @@ sheaf_status sheaf__safetensors_parse(const char *name, const unsigned char *dat
     json_t *header = NULL;
     sheaf_status status = sheaf__json_parse(name, text, length, &header, err);
     if (status != SHEAF_OK) return status;
-    sheaf__safetensors s = {.memory = memory};
+    sheaf__safetensors s = {.header_bytes = LENGTH_BYTES + length, .memory = memory};
     reader r = {name, METADATA, data + LENGTH_BYTES + length, size - LENGTH_BYTES - length,
                 err};
     const json_t *metadata = json_object_get(header, METADATA);

@@ -40,6 +40,7 @@ typedef struct sheaf__safetensors {
     char *names;            /* [names_bytes] */
     uint64_t n_tensors;
     uint64_t names_bytes;
+    uint64_t header_bytes; /* of the file, before what offsets count from */
     sheaf__memory *memory;
 } sheaf__safetensors;
 
