@@ -101,9 +101,7 @@ static sheaf_status encode(sheaf__conversation *c, sheaf__ids *ids, sheaf_error 
  * its logits are wanted. */
 static sheaf_status keep_prefix(sheaf__conversation *c, const sheaf__ids *ids)
 {
-    const int32_t *held = sheaf__kv_tokens(&c->kv);
-    uint32_t most = (uint32_t)sheaf__min_u64(sheaf__kv_length(&c->kv), ids->n - 1), n = 0;
-    while (n < most && held[n] == ids->data[n]) n++;
+    uint32_t n = sheaf__kv_common(&c->kv, ids->data, ids->n - 1);
     sheaf_status status = sheaf__kv_truncate(&c->kv, n);
     if (status == SHEAF_E_SLID) {
         n = 0;

@@ -78,6 +78,15 @@ sheaf_status sheaf__kv_covers(const sheaf__kv *kv, uint32_t length)
     return length > sheaf__dense_length(kv->dense) ? SHEAF_E_RANGE : SHEAF_OK;
 }
 
+uint32_t sheaf__kv_common(const sheaf__kv *kv, const int32_t *tokens, uint32_t n)
+{
+    const int32_t *held = sheaf__kv_tokens(kv);
+    uint32_t most = sheaf__kv_length(kv), i = 0;
+    if (most > n) most = n;
+    while (i < most && held[i] == tokens[i]) i++;
+    return i;
+}
+
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b)
 {
     return a == b || (a->sequence == b->sequence && a->dense == b->dense);

@@ -36,6 +36,9 @@ const int32_t *sheaf__kv_tokens(const sheaf__kv *kv);
  * SHEAF_E_SLID: a window has let go of some of it. */
 sheaf_status sheaf__kv_covers(const sheaf__kv *kv, uint32_t length);
 
+/* How many of its tokens, from the first on, are those of `tokens`: [n]. */
+uint32_t sheaf__kv_common(const sheaf__kv *kv, const int32_t *tokens, uint32_t n);
+
 /* Whether both name one cache (forks are two). */
 bool sheaf__kv_same(const sheaf__kv *a, const sheaf__kv *b);
 
