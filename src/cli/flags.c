@@ -41,6 +41,13 @@ void sheaf__flag_choices(sheaf__flag *flag, const char *const *choices)
         flag->choices[i] = choices[i];
 }
 
+void sheaf__flags_word(sheaf__flags *flags, const char *name, const char **value)
+{
+    SHEAF__ASSERT(flags->n_words < SHEAF__MAX_WORDS);
+    flags->words[flags->n_words].name = name;
+    flags->words[flags->n_words++].value = value;
+}
+
 static sheaf_status refuse(sheaf_error *err, const sheaf__flag *flag, const char *text,
                            const char *wanted)
 {
@@ -193,6 +200,12 @@ sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag
                 got == ':' ? "needs a value" : "no such flag, or not unique");
         }
         SHEAF__TRY(parse_value(find_flag(flags, got), optarg, err));
+    }
+    for (uint32_t i = 0; i < flags->n_words; i++) {
+        if (optind == argc)
+            return sheaf__error_set(err, SHEAF_E_USAGE, "%s is missing; usage: sheaf %s %s",
+                                    flags->words[i].name, command->name, command->arguments);
+        *flags->words[i].value = argv[optind++];
     }
     if (optind < argc)
         return sheaf__error_set(err, SHEAF_E_USAGE, "'%.120s': unexpected argument",

@@ -22,6 +22,7 @@ enum {
 
 #define SHEAF__MAX_FLAGS   40
 #define SHEAF__MAX_CHOICES 5
+#define SHEAF__MAX_WORDS   2
 
 typedef struct sheaf__flag {
     char name[24];       /* without dashes */
@@ -38,6 +39,11 @@ typedef struct sheaf__flag {
 typedef struct sheaf__flags {
     uint32_t n;
     sheaf__flag at[SHEAF__MAX_FLAGS];
+    uint32_t n_words;
+    struct {
+        const char *name;
+        const char **value;
+    } words[SHEAF__MAX_WORDS];
 } sheaf__flags;
 
 /* Adds a flag. spec: "name", "name,l" (a letter), either with "=METAVAR" unless it is a switch. Returns
@@ -49,6 +55,10 @@ void sheaf__flag_range(sheaf__flag *flag, double min, double max);
 /* choices: up to SHEAF__MAX_CHOICES texts, and a null where they are fewer. */
 void sheaf__flag_choices(sheaf__flag *flag, const char *const *choices);
 
+/* Asks for a word without dashes, after those asked for before; all must be given. `name` stands for it in
+ * sentences. Points into argv. */
+void sheaf__flags_word(sheaf__flags *flags, const char *name, const char **value);
+
 /* A subcommand: `sheaf NAME`. */
 typedef struct sheaf__command {
     const char *name;
@@ -59,7 +69,7 @@ typedef struct sheaf__command {
 } sheaf__command;
 
 /* Parses argv against the table. On --help prints the help to standard output and sets *done.
- * Positional arguments are refused. SHEAF_E_USAGE: `err` holds the sentence. */
+ * Words that no one asked for are refused. SHEAF_E_USAGE: `err` holds the sentence. */
 sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flags *flags,
                                 int argc, char **argv, bool *done, sheaf_error *err);
 
