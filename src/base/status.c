@@ -2,6 +2,7 @@
 #include "base/status.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -57,6 +58,17 @@ const char *sheaf_version(void)
         SHEAF_VERSION_PATCH);
 }
 
+/* Parts of a sentence may come from a hostile file: control characters, also those that UTF-8 writes
+ * as c2 80 to c2 9f, must neither break the line nor steer a terminal. */
+static void drop_control_characters(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != 0; c++) {
+        bool second = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+        if (second) *c++ = '?';
+        if (second || *c < 0x20 || *c == 0x7f) *c = '?';
+    }
+}
+
 sheaf_status sheaf__error_set(sheaf_error *err, sheaf_status status, const char *format, ...)
 {
     if (err == NULL) return status;
@@ -65,6 +77,7 @@ sheaf_status sheaf__error_set(sheaf_error *err, sheaf_status status, const char 
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    drop_control_characters(err->text);
     return status;
 }
 

@@ -108,7 +108,8 @@ static void a_path_too_long_is_refused(void **state)
     sheaf__file out = {0};
     sheaf_error err;
     assert_int_equal(sheaf__file_map(name, &out, &err), SHEAF_E_IO);
-    assert_int_equal(strlen(err.text), sizeof err.text - 1);
+    assert_non_null(strstr(err.text, "...aaa"));
+    assert_non_null(strstr(err.text, "aaa: File name too long"));
 }
 
 int main(void)

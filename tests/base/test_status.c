@@ -102,6 +102,16 @@ static void a_long_sentence_is_cut_and_ended(void **state)
     for (int i = 0; i < 8; i++) assert_int_equal(guarded.after[i], 'x');
 }
 
+static void a_sentence_is_one_line_without_control_characters(void **state)
+{
+    (void)state;
+    sheaf_error err = {0};
+    (void)sheaf__error_set(&err, SHEAF_E_IO, "%s",
+                           "a\nb\x1b[31m\x7f \xc2\x9b"
+                           "d \xc3\xa9 \xc2");
+    assert_string_equal(err.text, "a?b?[31m? ??d \xc3\xa9 \xc2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -111,6 +121,7 @@ int main(void)
         cmocka_unit_test(the_version_is_the_headers),
         cmocka_unit_test(an_error_carries_status_and_sentence),
         cmocka_unit_test(a_long_sentence_is_cut_and_ended),
+        cmocka_unit_test(a_sentence_is_one_line_without_control_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
