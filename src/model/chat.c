@@ -40,7 +40,7 @@ sheaf_status sheaf__chat_from_name(const char *name, uint32_t *family, sheaf_err
     }
     return sheaf__error_set(
         err, SHEAF_E_USAGE,
-        "chat template %.64s is not one of chatml, gemma, llama3, llama3.1, mistral, "
+        "chat template '%.64s' is not one of chatml, gemma, llama3, llama3.1, mistral, "
         "mistral-v0.1, mistral-v1, mistral-v3, mistral-v3-tekken, qwen3",
         name);
 }
@@ -146,8 +146,7 @@ static sheaf_status unknown(sheaf_error *err, const char *why)
 {
     return sheaf__error_set(
         err, SHEAF_E_ARCH,
-        "the model's chat template %s, which is not known here; name a known "
-        "one with --chat-template",
+        "the chat template %s, which is not known here; name a known one with --chat-template",
         why);
 }
 
@@ -247,20 +246,42 @@ sheaf_status sheaf__chat_recognise(const char *template_text, uint32_t *family,
     return unknown(err, "has none of <|im_start|>, <|start_header_id|>, " TURN " and [INST]");
 }
 
-/* The template in a parsed tokenizer_config.json, or null. */
-static const char *template_of(const json_t *config)
+/* The template in a parsed tokenizer_config.json. SHEAF_MISS: it has none. */
+static sheaf_status template_of(const json_t *config, const char *path, const char **out,
+                                sheaf_error *err)
 {
-    const json_t *value = json_object_get(config, "chat_template");
-    if (json_is_string(value)) return json_string_value(value);
+    const json_t *value = json_object_get(config, "chat_template"), *found = value;
+    char shown[SHEAF__BRIEF];
     size_t i;
     json_t *item;
+    if (!json_is_object(config))
+        return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: must hold an object",
+                                sheaf__path_show(path, shown));
+    if (json_is_array(value)) found = NULL;
     json_array_foreach(value, i, item)
     {
         const char *name = json_string_value(json_object_get(item, "name"));
-        if (name != NULL && strcmp(name, "default") == 0)
-            return json_string_value(json_object_get(item, "template"));
+        if (found == NULL && name != NULL && strcmp(name, "default") == 0)
+            found = json_object_get(item, "template");
     }
-    return NULL;
+    if (found == NULL || json_is_null(found)) return SHEAF_MISS;
+    *out = json_string_value(found);
+    if (*out != NULL) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_FORMAT,
+                            "%s: chat_template must be a text or a list of named texts",
+                            sheaf__path_show(path, shown));
+}
+
+/* The same, its sentence with the file before it. */
+static sheaf_status recognise_in(const char *path, const char *text, uint32_t *family,
+                                 sheaf_error *err)
+{
+    sheaf_error why = {0};
+    sheaf_status status = sheaf__chat_recognise(text, family, &why);
+    char shown[SHEAF__BRIEF];
+    if (status == SHEAF_OK) return SHEAF_OK;
+    return sheaf__error_set(err, status, "%s: %s", sheaf__path_show(path, shown),
+                            why.text[0] != 0 ? why.text : sheaf_status_text(status));
 }
 
 /* Read apart from json.h: published files hold integers of 31 digits (model_max_length). */
@@ -274,17 +295,19 @@ static sheaf_status recognise_config(const char *path, const sheaf__file *file,
     if (config == NULL)
         return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: line %d is not JSON",
                                 sheaf__path_show(path, shown), why.line);
-    const char *text = template_of(config);
-    sheaf_status status = text == NULL ? SHEAF_MISS : sheaf__chat_recognise(text, family, err);
+    const char *text = NULL;
+    sheaf_status status = template_of(config, path, &text, err);
+    if (status == SHEAF_OK) status = recognise_in(path, text, family, err);
     json_decref(config);
     return status;
 }
 
-static sheaf_status recognise_jinja(const sheaf__file *file, uint32_t *family, sheaf_error *err)
+static sheaf_status recognise_jinja(const char *path, const sheaf__file *file, uint32_t *family,
+                                    sheaf_error *err)
 {
     sheaf__text text = {NULL, 0, 0}; /* with a zero byte at its end */
     sheaf_status status = sheaf__text_append(&text, (const char *)file->data, file->size);
-    if (status == SHEAF_OK) status = sheaf__chat_recognise(text.data, family, err);
+    if (status == SHEAF_OK) status = recognise_in(path, text.data, family, err);
     sheaf__text_free(&text);
     return status;
 }
@@ -307,7 +330,7 @@ sheaf_status sheaf__chat_detect(const char *dir, uint32_t *family, sheaf_error *
     sheaf__file file = {NULL, 0};
     sheaf_status status = map_in(dir, "chat_template.jinja", &path, &file, err);
     if (status == SHEAF_OK) {
-        status = recognise_jinja(&file, family, err);
+        status = recognise_jinja(path.data, &file, family, err);
     } else if (status == SHEAF_MISS) {
         status = map_in(dir, "tokenizer_config.json", &path, &file, err);
         if (status == SHEAF_OK) status = recognise_config(path.data, &file, family, err);

@@ -370,16 +370,18 @@ static sheaf_status read_eos(const sheaf__json *at, sheaf__config *c)
     for (size_t i = 0; i < n && wrong == NULL; i++) {
         const json_t *id = list ? json_array_get(value, i) : value;
         json_int_t number = json_integer_value(id);
-        if (!json_is_integer(id) || number < 0 || number > INT32_MAX)
+        if (!json_is_integer(id) || number < 0 || number >= (json_int_t)c->vocab)
             wrong = id;
         else
             c->eos[i] = (int32_t)number;
     }
     if (wrong != NULL) {
         char sentence[200], shown[SHEAF__BRIEF];
-        snprintf(sentence, sizeof sentence,
-                 "eos_token_id must be a token id or a list of up to %d, found %s",
-                 SHEAF__MAX_EOS, sheaf__json_show(wrong, shown));
+        snprintf(
+            sentence, sizeof sentence,
+            "eos_token_id must be a token id (below vocab_size, %u) or a list of up to %d, "
+            "found %s",
+            c->vocab, SHEAF__MAX_EOS, sheaf__json_show(wrong, shown));
         return refuse(at, SHEAF_E_CONFIG, sentence);
     }
     c->n_eos = (uint32_t)n;
@@ -390,7 +392,7 @@ static sheaf_status read_eos(const sheaf__json *at, sheaf__config *c)
 static sheaf_status read_special_ids(const sheaf__json *at, sheaf__config *c)
 {
     uint32_t bos = 0;
-    sheaf_status has_bos = sheaf__json_u32(at, "bos_token_id", 0, INT32_MAX, &bos);
+    sheaf_status has_bos = sheaf__json_u32(at, "bos_token_id", 0, c->vocab - 1, &bos);
     if (has_bos < 0) return has_bos;
     if (has_bos == SHEAF_OK) c->bos = (int32_t)bos;
     return optional(read_eos(at, c));

@@ -9,13 +9,6 @@
 
 #define SHOWN_VALUE 48 /* characters of a value in a sentence */
 
-/* jansson quotes the text near an error; a hostile file must not steer a terminal through it. */
-static void drop_control_characters(sheaf_error *err)
-{
-    for (char *c = err->text; *c != 0; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-}
-
 sheaf_status sheaf__json_parse(const char *file, const char *text, uint64_t size, json_t **out,
                                sheaf_error *err)
 {
@@ -24,10 +17,11 @@ sheaf_status sheaf__json_parse(const char *file, const char *text, uint64_t size
     json_t *root =
         json_loadb(text == NULL ? "" : text, (size_t)size, JSON_REJECT_DUPLICATES, &why);
     if (root == NULL) {
-        sheaf__error_set(err, SHEAF_E_FORMAT, "%s: line %d: %s", sheaf__path_show(file, shown),
-                         why.line, why.text);
-        if (err != NULL) drop_control_characters(err);
-        return SHEAF_E_FORMAT;
+        char place[32] = ""; /* of what jansson does not quote, as long keys */
+        if (strstr(why.text, " near ") == NULL)
+            snprintf(place, sizeof place, " at byte %d", why.position);
+        return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: line %d: %s%s",
+                                sheaf__path_show(file, shown), why.line, why.text, place);
     }
     if (!json_is_object(root)) {
         json_decref(root);

@@ -123,6 +123,48 @@ static sheaf_status resolve(const source *s, const sheaf__config *config, sheaf_
     return SHEAF_OK;
 }
 
+/* A tensor's name without "model." if it is part of a layer's arithmetic, else null: some checkpoints
+ * keep the rotation's frequencies, which config.json tells too. */
+static const char *name_in_layer(const sheaf__tensor *t)
+{
+    const char *name = strncmp(t->name, "model.", 6) == 0 ? t->name + 6 : t->name;
+    bool counts = strncmp(name, "layers.", 7) == 0 && strstr(name, ".rotary_emb.") == NULL;
+    return counts ? name : NULL;
+}
+
+static bool has_slot(const struct sheaf__weights_private *p, const char *name)
+{
+    uint64_t i = 0;
+    while (i < p->n_slots && strcmp(p->slots[i].name, name) != 0) i++;
+    return i < p->n_slots;
+}
+
+/* A layer's tensor that has no place would silently be left out of the arithmetic: the files are of
+ * another architecture, or of more layers, than config.json says. */
+static sheaf_status check_leftovers(const source *s)
+{
+    const struct sheaf__weights_private *p = s->p;
+    uint64_t n_slots = 0, n_tensors = 0;
+    for (uint64_t i = 0; i < p->n_slots; i++)
+        n_slots += strncmp(p->slots[i].name, "layers.", 7) == 0;
+    for (uint64_t f = 0; f < p->n_files; f++)
+        for (uint64_t i = 0; i < p->files[f].n_tensors; i++)
+            n_tensors += name_in_layer(&p->files[f].tensors[i]) != NULL;
+    if (n_tensors == n_slots) return SHEAF_OK;
+    for (uint64_t f = 0; f < p->n_files; f++)
+        for (uint64_t i = 0; i < p->files[f].n_tensors; i++) {
+            const sheaf__tensor *t = &p->files[f].tensors[i];
+            const char *name = name_in_layer(t);
+            if (name == NULL || has_slot(p, name)) continue;
+            char file[SHEAF__BRIEF];
+            return sheaf__error_set(
+                s->err, SHEAF_E_CONFIG,
+                "%s: tensor %.80s has no place in the network that config.json describes",
+                sheaf__path_show(s->shards.path, file), t->name);
+        }
+    return SHEAF_OK;
+}
+
 static void copy_chunk(const void *ctx, const sheaf__slot *slot, uint32_t index, uint64_t begin,
                        uint64_t n, unsigned char *to)
 {
@@ -141,6 +183,7 @@ sheaf_status sheaf__weights_open(const char *dir, const sheaf__config *config,
     sheaf_status status = open_files(&s, dir);
     for (uint64_t i = 0; i < p->n_slots && status == SHEAF_OK; i++)
         status = resolve(&s, config, &p->slots[i]);
+    if (status == SHEAF_OK) status = check_leftovers(&s);
     sheaf__shards_close(&s.shards);
     if (status == SHEAF_OK && options->copy_to_huge_pages) {
         const sheaf__fill fill = {copy_chunk, NULL, "copying weights"};

@@ -475,6 +475,13 @@ static void a_template_is_found_wherever_models_keep_it(void **state)
         dir, "tokenizer_config.json",
         "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"[INST]\"}, 7]}");
     check_detected(dir, SHEAF_MISS, SHEAF__CHAT_NONE);
+    files_write_text(dir, "tokenizer_config.json", "{\"chat_template\": 7}");
+    check_detected(dir, SHEAF_E_FORMAT, SHEAF__CHAT_NONE);
+    files_write_text(dir, "tokenizer_config.json",
+                     "{\"chat_template\": [{\"name\": \"default\", \"template\": {}}]}");
+    check_detected(dir, SHEAF_E_FORMAT, SHEAF__CHAT_NONE);
+    files_write_text(dir, "tokenizer_config.json", "[]");
+    check_detected(dir, SHEAF_E_FORMAT, SHEAF__CHAT_NONE);
     files_write_text(dir, "tokenizer_config.json", "{\"chat_template\": ");
     check_detected(dir, SHEAF_E_FORMAT, SHEAF__CHAT_NONE);
     files_write_text(dir, "chat_template.jinja", "<|start_header_id|> | trim");

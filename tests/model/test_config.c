@@ -292,15 +292,21 @@ static void end_tokens_come_from_the_generation_config_first(void **state)
     assert_int_equal(c.eos[2], 10);
     assert_int_equal(c.bos, 0);
     expect_refusal("{}", "{\"eos_token_id\":[5,-1]}", SHEAF_E_CONFIG,
-                   "DIR/generation_config.json: eos_token_id must be a token id or a list of "
-                   "up to 16, found -1");
+                   "DIR/generation_config.json: eos_token_id must be a token id (below "
+                   "vocab_size, 320) or a list of up to 16, found -1");
     expect_refusal("{}", "{\"eos_token_id\":\"</s>\"}", SHEAF_E_CONFIG,
-                   "DIR/generation_config.json: eos_token_id must be a token id or a list of "
-                   "up to 16, found \"</s>\"");
-    expect_refusal("{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL,
-                   SHEAF_E_CONFIG,
-                   "DIR/config.json: eos_token_id must be a token id or a list of up to 16, "
-                   "found a list");
+                   "DIR/generation_config.json: eos_token_id must be a token id (below "
+                   "vocab_size, 320) or a list of up to 16, found \"</s>\"");
+    expect_refusal(
+        "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL, SHEAF_E_CONFIG,
+        "DIR/config.json: eos_token_id must be a token id (below vocab_size, 320) or "
+        "a list of up to 16, found a list");
+    expect_refusal("{}", "{\"eos_token_id\":[5,320]}", SHEAF_E_CONFIG,
+                   "DIR/generation_config.json: eos_token_id must be a token id (below "
+                   "vocab_size, 320) or a list of up to 16, found 320");
+    expect_refusal("{\"bos_token_id\":320}", NULL, SHEAF_E_CONFIG,
+                   "DIR/config.json: bos_token_id must be a whole number from 0 to 319, found "
+                   "320");
     expect_refusal("{}", "", SHEAF_E_FORMAT,
                    "DIR/generation_config.json: line 1: '[' or '{' expected near end of file");
     expect_refusal("{}", "[]", SHEAF_E_FORMAT,
@@ -370,7 +376,7 @@ static void impossible_sizes_are_refused(void **state)
         {"{\"rms_norm_eps\":0}", SHEAF_E_CONFIG,
          "rms_norm_eps must be a number from 1e-12 to 0.1, found 0"},
         {"{\"bos_token_id\":-2}", SHEAF_E_CONFIG,
-         "bos_token_id must be a whole number from 0 to 2147483647, found -2"},
+         "bos_token_id must be a whole number from 0 to 319, found -2"},
     };
     expect_refusals(list, sizeof list / sizeof list[0]);
 }

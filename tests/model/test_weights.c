@@ -342,6 +342,34 @@ static void misaligned_tensors_give_the_same_numbers(void **state)
     rig_end(&r);
 }
 
+static void a_layers_tensor_without_a_place_is_refused(void **state)
+{
+    (void)state;
+    static const unsigned char zeros[2] = {0, 0};
+    static const char *const harmless[] = {"model.layers.0.self_attn.rotary_emb.inv_freq",
+                                           "vision.layers.9.weight", "lm_head.bias"};
+    static const char *const wrong[] = {"model.layers.0.self_attn.q_norm.weight",
+                                        "layers.2.input_layernorm.weight"};
+    rig r;
+    rig_begin(&r, FIXTURES "llama3-tied");
+    uint32_t n = r.list.n++;
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++) {
+        r.list.tensors[n] = (files_tensor){harmless[i], "BF16", 1, {1, 0}, zeros, 2};
+        rig_write(&r, 0);
+        sheaf__weights_close(opened(r.dir, &r.config, NULL));
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char sentence[160];
+        snprintf(sentence, sizeof sentence,
+                 ": tensor %s has no place in the network that config.json describes",
+                 wrong[i]);
+        r.list.tensors[n] = (files_tensor){wrong[i], "BF16", 1, {1, 0}, zeros, 2};
+        rig_write(&r, 0);
+        expect_refusal(r.dir, &r.config, SHEAF_E_CONFIG, "/model.safetensors", sentence);
+    }
+    rig_end(&r);
+}
+
 static void names_without_the_model_prefix_are_found(void **state)
 {
     (void)state;
@@ -716,6 +744,7 @@ int main(void)
         cmocka_unit_test(an_index_that_does_not_match_its_shards_is_refused),
         cmocka_unit_test(a_directory_without_weights_says_what_it_lacks),
         cmocka_unit_test(misaligned_tensors_give_the_same_numbers),
+        cmocka_unit_test(a_layers_tensor_without_a_place_is_refused),
         cmocka_unit_test(names_without_the_model_prefix_are_found),
         cmocka_unit_test(a_tied_network_may_store_its_matrix_as_the_head),
         cmocka_unit_test(the_tinystories_model_opens),
