@@ -54,9 +54,7 @@ static sheaf_status parse(int argc, char **argv, chat_flags *f, bool *done, shea
                      "no progress and no greeting on standard error");
     SHEAF__TRY(sheaf__flags_parse(&sheaf__command_chat, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
-    if (f->model.path == NULL)
-        return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");
-    return SHEAF_OK;
+    return sheaf__cli_need_model(f->model.path, err);
 }
 
 /* ---- commands ---------------------------------------------------------------------------- */

@@ -13,6 +13,8 @@
 #define SHEAF__EXIT_FAILED 1
 #define SHEAF__EXIT_USAGE  2
 
+#define SHEAF__MAX_TEXT_BYTES (256u << 20) /* of a prompt: far more than any context holds */
+
 extern const sheaf__command sheaf__command_run;
 extern const sheaf__command sheaf__command_chat;
 extern const sheaf__command sheaf__command_inspect;
@@ -45,6 +47,9 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags);
 /* Of these, --kv-dtype alone. */
 void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags);
 
+/* SHEAF_E_USAGE: --model is missing or empty. */
+sheaf_status sheaf__cli_need_model(const char *path, sheaf_error *err);
+
 /* The engine's options for them. */
 sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,
                                                 sheaf__progress *progress);
@@ -55,7 +60,8 @@ int sheaf__cli_fail(const char *name, sheaf_status status, const sheaf_error *er
 /* Flushes standard output. SHEAF_E_IO: it is closed or full. */
 sheaf_status sheaf__cli_flush(sheaf_error *err);
 
-/* Reads a whole stream. SHEAF_E_IO, SHEAF_E_NO_MEMORY. `name` stands for it in sentences. */
+/* Reads a whole stream. SHEAF_E_IO, SHEAF_E_NO_MEMORY; SHEAF_E_FORMAT: it does not end within
+ * SHEAF__MAX_TEXT_BYTES. `name` stands for it in sentences. */
 sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, sheaf_error *err);
 
 #endif

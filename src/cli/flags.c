@@ -78,7 +78,8 @@ static sheaf_status parse_number(const sheaf__flag *flag, const char *text, floa
 {
     char wanted[96], *end = NULL;
     double value = strtod(text, &end);
-    if (end == text || *end != 0 || !isfinite(value) || value < flag->min ||
+    bool plain = text[strspn(text, "0123456789.eE+-")] == 0; /* no blanks, no hexadecimal */
+    if (!plain || end == text || *end != 0 || !isfinite(value) || value < flag->min ||
         value > flag->max) {
         snprintf(wanted, sizeof wanted, "a number from %g to %g", flag->min, flag->max);
         return refuse(err, flag, text, wanted);
@@ -195,9 +196,13 @@ sheaf_status sheaf__flags_parse(const sheaf__command *command, const sheaf__flag
         if (got == '?' || got == ':') {
             bool letter = optopt > 0 && optopt < HELP_VALUE; /* maybe one of a bundle */
             char name[4] = {'-', (char)optopt, 0};
-            return sheaf__error_set(
-                err, SHEAF_E_USAGE, "%.120s: %s", letter ? name : argv[optind - 1],
-                got == ':' ? "needs a value" : "no such flag, or not unique");
+            const char *why = "no such flag, or not unique";
+            if (got == ':')
+                why = "needs a value";
+            else if (optopt >= HELP_VALUE)
+                why = "takes no value";
+            return sheaf__error_set(err, SHEAF_E_USAGE, "%.120s: %s",
+                                    letter ? name : argv[optind - 1], why);
         }
         SHEAF__TRY(parse_value(find_flag(flags, got), optarg, err));
     }

@@ -41,9 +41,7 @@ static sheaf_status parse(int argc, char **argv, inspect_state *s, bool *done, s
                      "memory for K and V (default: the machine's)");
     SHEAF__TRY(sheaf__flags_parse(&sheaf__command_inspect, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
-    if (s->path == NULL)
-        return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");
-    return SHEAF_OK;
+    return sheaf__cli_need_model(s->path, err);
 }
 
 /* ---- reading ----------------------------------------------------------------------------- */

@@ -50,29 +50,36 @@ static bool make_folders(char *path)
     return true;
 }
 
-/* False: neither variable is set to an absolute path, or the path is too long. */
-static bool find_history(char path[static PATH_MAX])
+/* The history in the folder that an environment variable names, or "" where it names none. */
+static sheaf_status find_history(const char *variable, const char *within,
+                                 char path[static PATH_MAX], sheaf_error *err)
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (state != NULL && state[0] == '/')
-        n = snprintf(path, PATH_MAX, "%s/sheaf/history", state);
-    else if (home != NULL && home[0] == '/')
-        n = snprintf(path, PATH_MAX, "%s/.local/state/sheaf/history", home);
-    if (n > 0 && n < PATH_MAX) return true;
+    const char *folder = getenv(variable);
     path[0] = 0;
-    return false;
+    if (folder == NULL || folder[0] == 0) return SHEAF_OK;
+    if (folder[0] != '/')
+        return sheaf__error_set(err, SHEAF_E_USAGE, "%s: '%.120s' is not an absolute path",
+                                variable, folder);
+    int n = snprintf(path, PATH_MAX, "%s/%s", folder, within);
+    if (n > 0 && n < PATH_MAX) return SHEAF_OK;
+    path[0] = 0;
+    return sheaf__error_set(err, SHEAF_E_USAGE, "%s: a path of %d characters is too long",
+                            variable, n);
 }
 
-static void load_history(sheaf__lines *lines)
+static sheaf_status load_history(sheaf__lines *lines, sheaf_error *err)
 {
     HistEvent event;
     struct stat info;
-    if (!find_history(lines->history_path)) {
-        no_history(lines, "neither XDG_STATE_HOME nor HOME names a folder");
-        return;
-    }
     int fd = -1;
+    SHEAF__TRY(find_history("XDG_STATE_HOME", "sheaf/history", lines->history_path, err));
+    if (lines->history_path[0] == 0)
+        SHEAF__TRY(
+            find_history("HOME", ".local/state/sheaf/history", lines->history_path, err));
+    if (lines->history_path[0] == 0) {
+        no_history(lines, "neither XDG_STATE_HOME nor HOME names a folder");
+        return SHEAF_OK;
+    }
     if (make_folders(lines->history_path))
         fd = open(lines->history_path, O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (fd < 0 || fstat(fd, &info) != 0)
@@ -81,6 +88,7 @@ static void load_history(sheaf__lines *lines)
              history(lines->history, &event, H_LOAD, lines->history_path) < 0)
         no_history(lines, "is no history of sheaf's");
     if (fd >= 0) close(fd);
+    return SHEAF_OK;
 }
 
 /* After each line, so that it is kept however the program ends. */
@@ -137,14 +145,15 @@ static void set_characters(void)
     if (setlocale(LC_CTYPE, "") == NULL || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-static sheaf_status open_editor(sheaf__lines *lines)
+static sheaf_status open_editor(sheaf__lines *lines, sheaf_error *err)
 {
     HistEvent event;
     set_characters();
     lines->terminal = isatty(STDOUT_FILENO) ? stdout : stderr;
     lines->history = history_init();
     lines->edit = el_init("sheaf", stdin, lines->terminal, stderr);
-    if (lines->history == NULL || lines->edit == NULL) return SHEAF_E_NO_MEMORY;
+    if (lines->history == NULL || lines->edit == NULL)
+        return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for editing lines");
     history(lines->history, &event, H_SETSIZE, HISTORY_LINES);
     history(lines->history, &event, H_SETUNIQUE, 1);
     el_set(lines->edit, EL_PROMPT, prompt);
@@ -153,20 +162,19 @@ static sheaf_status open_editor(sheaf__lines *lines)
     el_set(lines->edit, EL_HIST, history, lines->history);
     set_keys(lines);
     el_source(lines->edit, NULL);
-    load_history(lines);
-    return SHEAF_OK;
+    return load_history(lines, err);
 }
 
 sheaf_status sheaf__lines_open(sheaf__lines **out, sheaf_error *err)
 {
     sheaf__lines *lines = calloc(1, sizeof *lines);
     if (lines == NULL) return SHEAF_E_NO_MEMORY;
-    if (isatty(STDIN_FILENO) && open_editor(lines) != SHEAF_OK) {
+    sheaf_status status = isatty(STDIN_FILENO) ? open_editor(lines, err) : SHEAF_OK;
+    if (status == SHEAF_OK)
+        *out = lines;
+    else
         sheaf__lines_close(lines);
-        return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for editing lines");
-    }
-    *out = lines;
-    return SHEAF_OK;
+    return status;
 }
 
 void sheaf__lines_close(sheaf__lines *lines)

@@ -14,7 +14,7 @@
 typedef struct sheaf__lines sheaf__lines;
 
 /* A history that cannot be read or written is one sentence on standard error, and there is none.
- * SHEAF_E_NO_MEMORY. */
+ * SHEAF_E_NO_MEMORY; SHEAF_E_USAGE: the variable that places it holds no absolute path. */
 sheaf_status sheaf__lines_open(sheaf__lines **out, sheaf_error *err);
 
 /* Restores the terminal. Null is allowed. */

@@ -1,5 +1,6 @@
 /* cli/main.c - the program: a table of subcommands. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,9 @@ sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, she
         if (got == 0) return SHEAF_OK;
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", name, strerror(errno));
+        if (out->n > SHEAF__MAX_TEXT_BYTES - (uint64_t)got)
+            return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: over %u MiB, the most allowed",
+                                    name, SHEAF__MAX_TEXT_BYTES >> 20);
         SHEAF__TRY(sheaf__text_append(out, buffer, (uint64_t)got));
     }
 }
@@ -91,6 +95,12 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
                      "copy the weights into huge pages");
 }
 
+sheaf_status sheaf__cli_need_model(const char *path, sheaf_error *err)
+{
+    if (path != NULL && path[0] != 0) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");
+}
+
 sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values,
                                                 sheaf__progress *progress)
 {
@@ -110,9 +120,29 @@ sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values
     };
 }
 
+/* A standard stream that came closed is one that fails: else the next file opened would take its
+ * number, and be written to. */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        int failing = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+        if (open("/dev/null", failing) < 0) return;
+    }
+}
+
+static int show_version(void)
+{
+    sheaf_error err = {0};
+    printf("sheaf %s, instruction set %s\n", sheaf_version(), sheaf_isa_name(sheaf_isa_best()));
+    sheaf_status status = sheaf__cli_flush(&err);
+    return status == SHEAF_OK ? 0 : sheaf__cli_fail("version", status, &err);
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a sentence, not a silent death */
+    hold_standard_streams();
     if (argc < 2) {
         print_usage(stderr);
         return SHEAF__EXIT_USAGE;
@@ -124,13 +154,12 @@ int main(int argc, char **argv)
         sheaf_status status = sheaf__cli_flush(&err);
         return status == SHEAF_OK ? 0 : sheaf__cli_fail("help", status, &err);
     }
-    if (strcmp(name, "--version") == 0) {
-        printf("sheaf %s, instruction set %s\n", sheaf_version(),
-               sheaf_isa_name(sheaf_isa_best()));
-        return fflush(stdout) == 0 ? 0 : SHEAF__EXIT_FAILED;
-    }
+    if (strcmp(name, "--version") == 0) return show_version();
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(commands[i]->name, name) == 0) return commands[i]->run(argc - 1, argv + 1);
-    fprintf(stderr, "sheaf: '%.80s': no such command; `sheaf --help` lists them\n", name);
+    sheaf_error err = {0};
+    sheaf__error_set(&err, SHEAF_E_USAGE, "'%.80s': no such command; `sheaf --help` lists them",
+                     name);
+    fprintf(stderr, "sheaf: %s\n", err.text);
     return SHEAF__EXIT_USAGE;
 }

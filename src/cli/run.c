@@ -1,4 +1,5 @@
 /* cli/run.c - `sheaf run`: one prompt, one answer, streamed. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +75,7 @@ static sheaf_status parse(int argc, char **argv, run_flags *f, bool *done, sheaf
     add_answer_flags(f, &flags);
     SHEAF__TRY(sheaf__flags_parse(&sheaf__command_run, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
-    if (f->model.path == NULL)
-        return sheaf__error_set(err, SHEAF_E_USAGE, "--model: which model? give its directory");
+    SHEAF__TRY(sheaf__cli_need_model(f->model.path, err));
     if ((f->prompt == NULL) == (f->file == NULL))
         return sheaf__error_set(err, SHEAF_E_USAGE,
                                 "give the prompt with either --prompt or --file");
@@ -89,7 +89,8 @@ static sheaf_status read_prompt(const char *path, sheaf__text *out, sheaf_error 
     if (strcmp(path, "-") == 0)
         return sheaf__cli_read_all(STDIN_FILENO, "standard input", out, err);
     FILE *file = fopen(path, "rb");
-    if (file == NULL) return sheaf__error_set(err, SHEAF_E_IO, "%s: cannot open it", path);
+    if (file == NULL)
+        return sheaf__error_set(err, SHEAF_E_IO, "--file: %.160s: %s", path, strerror(errno));
     sheaf_status status = sheaf__cli_read_all(fileno(file), path, out, err);
     fclose(file);
     return status;
@@ -131,7 +132,8 @@ static sheaf_status make_ids(run_state *run, sheaf_error *err)
     if (status == SHEAF_OK)
         status = sheaf__tokenizer_encode(run->model->tokenizer, text, size, encode, &run->ids);
     if (status == SHEAF_OK && run->ids.n == 0)
-        status = sheaf__error_set(err, SHEAF_E_USAGE, "the prompt is empty");
+        status = sheaf__error_set(err, SHEAF_E_USAGE, "--%s: the prompt is empty",
+                                  f->file != NULL ? "file" : "prompt");
     sheaf__text_free(&file);
     return status;
 }

@@ -31,11 +31,7 @@ static int tokenize_main(int argc, char **argv)
     sheaf_status status = sheaf__flags_parse(self, &flags, argc, argv, &done, &err);
     if (status == SHEAF_OK && done) status = sheaf__cli_flush(&err);
     if (status != SHEAF_OK || done) goto out;
-    if (dir == NULL) {
-        status =
-            sheaf__error_set(&err, SHEAF_E_USAGE, "--model: which model? give its directory");
-        goto out;
-    }
+    if ((status = sheaf__cli_need_model(dir, &err)) != SHEAF_OK) goto out;
     if ((status = sheaf__tokenizer_open(dir, &tok, &err)) != SHEAF_OK) goto out;
     if ((status = sheaf__cli_read_all(STDIN_FILENO, "standard input", &text, &err)) != SHEAF_OK)
         goto out;

@@ -32,12 +32,18 @@ static char state_setting[128];
 static pty terminal;
 
 /* Starts `sheaf chat` on the demo model with up to 8 arguments more. */
-static void start_chat(const char *const *more)
+static void launch_chat(const char *const *more)
 {
     char *argv[16] = {program, (char[]){"chat"}, (char[]){"-m"}, (char[]){DEMO}};
     for (int i = 0; i < 8 && more[i] != NULL; i++) argv[4 + i] = (char *)(uintptr_t)more[i];
     const char *env[] = {"TERM=vt100", "LC_ALL=C.UTF-8", state_setting, LEAKS, NULL};
     assert_true(pty_start(&terminal, argv, env));
+}
+
+/* The same, and waits for the prompt. */
+static void start_chat(const char *const *more)
+{
+    launch_chat(more);
     assert_true(pty_expect(&terminal, "> ", SOON));
 }
 
@@ -197,6 +203,17 @@ static void a_history_that_cannot_be_kept_is_one_sentence(void **state)
     goes_on_without_history("/dev/null/nowhere");
 }
 
+static void a_relative_state_folder_is_refused(void **state)
+{
+    (void)state;
+    snprintf(state_setting, sizeof state_setting, "XDG_STATE_HOME=here/and/there");
+    launch_chat((const char *[]){NULL});
+    assert_true(pty_expect(&terminal,
+                           "XDG_STATE_HOME: 'here/and/there' is not an absolute path", SOON));
+    assert_int_equal(pty_end(&terminal, SOON), 2);
+    snprintf(state_setting, sizeof state_setting, "XDG_STATE_HOME=%s", folder);
+}
+
 static void a_file_that_is_no_history_is_left_alone(void **state)
 {
     (void)state;
@@ -250,6 +267,7 @@ int main(void)
         cmocka_unit_test(a_line_is_edited),
         cmocka_unit_test(history_is_recalled_within_and_between_runs),
         cmocka_unit_test(a_history_that_cannot_be_kept_is_one_sentence),
+        cmocka_unit_test(a_relative_state_folder_is_refused),
         cmocka_unit_test(a_file_that_is_no_history_is_left_alone),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

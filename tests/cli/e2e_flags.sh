@@ -29,7 +29,12 @@ cp $demo/config.json "$work/bare"
 refused an_unknown_command_is_refused 2 "'fly'.*no such command" fly
 refused an_unknown_flag_is_refused 2 "--wings: no such flag" run --wings
 refused a_flag_without_value_is_refused 2 "needs a value" run -m
+refused a_switch_takes_no_value 2 "--quiet=1: takes no value" run --quiet=1
+refused an_ambiguous_flag_is_refused 2 "--kv: no such flag, or not unique" run --kv 1
+refused a_command_breaks_no_line 2 "'a?b': no such command" $'a\nb'
+refused a_value_breaks_no_line 2 "'1?2' is not a whole number" run -m $demo -p a -n $'1\n2'
 refused a_missing_model_is_asked_for 2 "--model" run -p hello
+refused an_empty_model_is_asked_for 2 "--model" run -m "" -p hello
 refused a_missing_prompt_is_asked_for 2 "--prompt or --file" run -m $demo
 refused two_prompts_are_refused 2 "--prompt or --file" run -m $demo -p a -f b
 refused a_stray_argument_is_refused 2 "unexpected argument" run -m $demo -p a b
@@ -38,6 +43,15 @@ refused a_negative_number_is_refused 2 "--threads: '-1'" run -m $demo -p a --thr
 refused too_many_threads_are_refused 2 "from 1 to 256" run -m $demo -p a --threads 257
 refused an_impossible_top_p_is_refused 2 "--top-p: '1.5' is not a number from 0 to 1" run -m $demo -p a --top-p 1.5
 refused a_nan_temperature_is_refused 2 "--temp" run -m $demo -p a --temp nan
+for flag in threads ctx-size prefill-chunk max-tokens top-k seed kv-budget temp top-p min-p; do
+    for value in "" -1 x 0x10 " 1" nan 1e999 18446744073709551616; do
+        refused "--$flag='$value'_is_refused" 2 "^sheaf run: --$flag: '$value' is not " run -m $demo -p a --$flag "$value"
+    done
+done
+refused a_context_beyond_the_model_is_refused 1 "8193 positions is beyond the model's 8192" run -m $demo -p a --ctx-size 8193
+for flag in isa kv-backend attn kv-dtype; do
+    refused "--${flag}=''_is_refused" 2 "^sheaf run: --$flag: '' is not one of " run -m $demo -p a --$flag ""
+done
 refused an_unknown_kv_dtype_is_refused 2 "one of f32 f16 bf16" run -m $demo -p a --kv-dtype int3
 refused an_unknown_backend_is_refused 2 "one of paged dense" run -m $demo -p a --kv-backend cloud
 refused a_budget_with_an_odd_suffix_is_refused 2 "--kv-budget: '3MB'" run -m $demo -p a --kv-budget 3MB
@@ -52,7 +66,8 @@ refused an_unknown_random_model_is_refused 1 "qwen3-0.6b" run -m random:gpt-9 -p
 refused a_missing_directory_is_named 1 "no-such-dir" run -m no-such-dir -p a
 refused a_missing_tokenizer_is_named 1 "tokenizer.json" tokenize -m tests/data
 refused a_missing_prompt_file_is_named 1 "no-such-file" run -m $demo -f no-such-file
-refused an_empty_prompt_is_refused 2 "empty" run -m $demo -p ""
+refused an_empty_prompt_is_refused 2 "--prompt: the prompt is empty" run -m $demo -p ""
+refused an_empty_prompt_file_is_refused 2 "--file: the prompt is empty" run -m $demo -f /dev/null
 refused a_prompt_beyond_the_context_is_refused 1 "context\|positions" run -m $demo -p "a b c d e f g h" --ctx-size 4
 refused chat_asks_for_a_missing_model 2 "--model" chat
 refused chat_refuses_a_stray_argument 2 "unexpected argument" chat -m $demo hello
@@ -90,6 +105,22 @@ chat_on_full() { say | "$sheaf" chat -m $demo -n 4 >/dev/full; }
 closed a_full_disk_ends_a_chat chat_on_full
 closed a_full_disk_stops_inspect_too on_full "$sheaf" inspect -m $demo
 closed a_full_disk_stops_tokenize_too on_full "$sheaf" tokenize -m $demo
+closed a_full_disk_stops_the_demo on_full "$sheaf" demo -q 1
+on_broken() { # the reader has gone before the first byte
+    { sleep 0.2; code=0; "$@" || code=$?; echo $code >"$work/code"; } | :
+    return "$(cat "$work/code")"
+}
+closed a_broken_pipe_is_a_sentence on_broken "$sheaf" run -q -m $demo -p Hello -n 4
+for arguments in --help --version "run --help" "inspect -m $demo"; do
+    # shellcheck disable=SC2086
+    closed "sheaf_${arguments%% *}_on_a_full_disk" on_full "$sheaf" $arguments
+    # shellcheck disable=SC2086
+    closed "sheaf_${arguments%% *}_closed" on_closed "$sheaf" $arguments
+done
+code=0
+"$sheaf" tokenize -m $demo 2>"$work/err" <&- || code=$?
+tap_equal a_closed_standard_input_is_a_sentence "1 sheaf tokenize: standard input: Bad file descriptor" \
+    "$code $(cat "$work/err")"
 
 tap_equal "the_version_names_the_instruction_set" yes \
     "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
