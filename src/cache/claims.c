@@ -128,9 +128,7 @@ static uint32_t common(const sheaf_prefix *cache, const ticket *claim,
                        const sheaf_prompt *prompt)
 {
     uint32_t n = claim->n_tokens < prompt->n_tokens ? claim->n_tokens : prompt->n_tokens;
-    uint32_t i = 0;
-    while (i < n && claim->tokens[i] == prompt->tokens[i]) i++;
-    return whole_blocks(cache, i);
+    return whole_blocks(cache, sheaf__tokens_common(claim->tokens, prompt->tokens, n));
 }
 
 /* The claim that covers the block at `have` for longest, and to where; null: none does. Stalled

@@ -303,30 +303,20 @@ void sheaf__pins_close(sheaf_prefix *cache);
 /* Verifies invariant 7 as far as pins tell: each names a node, which counts it. */
 SHEAF_WARN sheaf_status sheaf__pins_check(const sheaf_prefix *cache, sheaf_error *err);
 
-/* Forgets every pin, at close, before the nodes go. */
-void sheaf__pins_close(sheaf_prefix *cache);
-
-/* Verifies invariant 7. */
-SHEAF_WARN sheaf_status sheaf__pins_check(const sheaf_prefix *cache, sheaf_error *err);
+/* Calls fn once for each node that a pin names, in the order in which they were pinned.
+ * O(pins), or the square of those that name nodes that others name too. */
+void sheaf__pins_visit(const sheaf_prefix *cache,
+                       void (*fn)(void *ctx, const sheaf__node *node), void *ctx);
 
 /* ---- claims.c ---------------------------------------------------------------------------- */
 
 /* The claim has published up to position `end`; harmless for 0 and for what is lost. */
 void sheaf__claims_progress(sheaf_prefix *cache, uint64_t ticket, uint32_t end);
 
-/* Claims of a namespace (null: of all) are lost: what they have published is gone. */
+/* Claims of a namespace (null: of all) are lost, and who waits for them is ready. */
 void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
 
 /* Forgets all tickets, when the cache closes. */
-void sheaf__claims_close(sheaf_prefix *cache);
-
-/* Verifies invariant 9. */
-SHEAF_WARN sheaf_status sheaf__claims_check(const sheaf_prefix *cache, sheaf_error *err);
-
-/* The claims of a namespace (null: of all) are lost, and who waits for them is ready. */
-void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
-
-/* Forgets every ticket, at close. */
 void sheaf__claims_close(sheaf_prefix *cache);
 
 /* Verifies invariant 9. */
