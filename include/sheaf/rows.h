@@ -44,7 +44,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_map(const sheaf_pool *pool, uint32_
                                                  uint32_t first_row, uint32_t n,
                                                  sheaf_row *rows);
 
-/* One past the last row of a group that was ever committed. 0: no such group. */
+/* One past the last row of the slabs that a group ever had: the end of its map. 0: no such group. */
 SHEAF_API uint32_t sheaf_pool_rows(const sheaf_pool *pool, uint32_t group);
 
 /* What a compaction did. */
@@ -57,12 +57,14 @@ typedef struct sheaf_compaction {
 } sheaf_compaction;
 #define SHEAF_COMPACTION_INIT SHEAF_STRUCT_INIT(sheaf_compaction)
 
-/* Moves at most max_blocks blocks that only a prefix cache owns out of the emptiest slabs into
- * fuller ones, and gives the emptied slabs back, the slack too. Content, keys and counts stay; handles
- * that the cache holds are renewed, others of moved blocks (sheaf_prefix_find gives some) are stale.
- * Never commits memory. Slabs with a block that cannot be moved (a sequence's, an embedder's) stay.
- * Not between the planning and the running of attention: views name rows.
- * SHEAF_OK: nothing is left to do. SHEAF_PENDING: max_blocks came first. `out` may be null.
+/* Moves at most max_blocks blocks that only a prefix cache owns out of the emptiest slabs into the
+ * free rows of others, and gives the emptied slabs back, the slack and presized slabs too. As many
+ * slabs are emptied as the free rows of the others allow. Content, keys and counts stay; handles that
+ * the cache holds are renewed, others of moved blocks (sheaf_prefix_find gives some) are stale. Never
+ * commits memory. Slabs with a block that cannot be moved (a sequence's, an embedder's) stay. Not
+ * between the planning and the running of attention: views name rows.
+ * SHEAF_OK: nothing is left to do. SHEAF_PENDING: max_blocks came first. `out` may be null; it is
+ * filled after both. SHEAF_E_INVALID: pool is null, or struct_size is not set.
  * O(max_blocks + slabs). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_compact(sheaf_pool *pool, uint32_t max_blocks,
                                                      sheaf_compaction *out);
