@@ -263,7 +263,7 @@ typedef struct sheaf_pool_stats {
     uint64_t blocks_acquired;
     uint64_t blocks_released;
     uint64_t full_answers;  /* requests answered with SHEAF_FULL */
-    uint64_t blocks_copied; /* by sheaf_pool_copy */
+    uint64_t blocks_copied; /* by sheaf_pool_copy and sheaf_pool_compact */
     uint64_t bytes_copied;
     uint64_t bytes_copied_by_growth; /* always 0 */
 } sheaf_pool_stats;

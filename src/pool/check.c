@@ -8,7 +8,8 @@
 
 /* What the rows of a group add up to. */
 typedef struct sums {
-    uint64_t capacity, free, held, retiring, shared, tree_only, slabs, empty, bytes, listed;
+    uint64_t capacity, free, held, retiring, shared, tree_only, movable, slabs, empty, bytes,
+        listed;
     uint64_t by_kind[SHEAF_OWNER_KINDS];
 } sums;
 
@@ -34,23 +35,26 @@ static sheaf_status check_row(const sheaf__slab *slab, uint32_t slot, sums *sum,
     sum->retiring += record->state == SHEAF__ROW_RETIRING;
     sum->shared += record->total > 1;
     sum->tree_only += sheaf__record_tree_only(record);
+    sum->movable += sheaf__record_movable(record);
     for (uint32_t k = 0; k < SHEAF_OWNER_KINDS; k++) sum->by_kind[k] += record->by_kind[k];
     return SHEAF_OK;
 }
 
-/* Invariants 1 to 3 and 10 for one slab. */
+/* Invariants 1 to 3, 9 and 10 for one slab. */
 static sheaf_status check_slab(const sheaf__group *group, uint32_t index, sums *sum,
                                sheaf_error *err)
 {
     const sheaf__slab *slab = &group->slabs[index];
     uint32_t blocks = group->layout->slab_blocks;
-    uint64_t free_before = sum->free;
+    uint64_t free_before = sum->free, movable_before = sum->movable;
     for (uint32_t slot = 0; slot < blocks; slot++) {
         sheaf_status st = check_row(slab, slot, sum, err);
         if (st != SHEAF_OK) return st;
     }
     if (sum->free - free_before != slab->n_free)
         return BROKEN(1, "slab %u: n_free is %u", index, slab->n_free);
+    if (sum->movable - movable_before != slab->n_movable)
+        return BROKEN(9, "slab %u: n_movable is %u", index, slab->n_movable);
     bool empty = slab->n_rows != 0 && slab->n_free == slab->n_rows;
     uint32_t list = slab->n_rows == 0   ? 0
                     : empty             ? blocks
@@ -179,7 +183,7 @@ static uint32_t compare_named(const sheaf__group *group, uint32_t kind)
         for (uint32_t slot = 0; slot < blocks; slot++) {
             sheaf__record *record = &group->slabs[i].records[slot];
             if (record->named != record->by_kind[kind] && wrong == SHEAF_ROW_NONE)
-                wrong = (i << group->layout->slab_shift) + slot;
+                wrong = sheaf__row_at(group, i, slot);
             record->named = 0;
         }
     return wrong;

@@ -19,8 +19,11 @@ void sheaf__block_set_holder(sheaf_pool *pool, sheaf_block block, void *holder, 
     sheaf__record *record = sheaf__pool_live(pool, block);
     SHEAF__ASSERT(record != NULL && record->by_kind[SHEAF_OWNER_TREE] != 0);
     if (record == NULL) return;
+    sheaf__slab *slab = sheaf__slab_for_row_mut(&pool->groups[block.group], block.row);
+    slab->n_movable -= sheaf__record_movable(record);
     record->holder = holder;
     record->holder_index = index;
+    slab->n_movable += sheaf__record_movable(record);
 }
 
 void *sheaf__block_holder(const sheaf_pool *pool, sheaf_block block, uint32_t *index)

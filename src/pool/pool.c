@@ -14,7 +14,8 @@
  *   7. The pool's counts of references by kind are the sums over all rows.
  *   8. For tables, parked sequences and trees: each row's count of the kind is the number of times
  *      that the registered owners of this kind name it.
- *   9. A group's count of blocks that trees alone own is what its rows say.
+ *   9. A group's count of blocks that trees alone own, and a slab's of those that can move, are what
+ *      the rows say.
  *  10. Only a row with a reference of kind TREE has a holder.
  *
  * A handle's generation is compared with its row's, which changes when the last reference goes: so
@@ -33,7 +34,7 @@
 
 /* ---- entering and leaving ------------------------------------------------------------------ */
 
-static void enter(sheaf_pool *pool)
+void sheaf__pool_enter(sheaf_pool *pool)
 {
 #if SHEAF_CHECK >= 1
     SHEAF__ASSERT(atomic_exchange_explicit(&pool->entered, 1, memory_order_acquire) == 0);
@@ -42,7 +43,7 @@ static void enter(sheaf_pool *pool)
 #endif
 }
 
-static void leave(sheaf_pool *pool)
+void sheaf__pool_leave(sheaf_pool *pool)
 {
     sheaf__pool_publish(pool);
 #if SHEAF_CHECK >= 1
@@ -223,11 +224,11 @@ sheaf_status sheaf_pool_open(const sheaf_pool_options *options, sheaf_pool **out
 sheaf_status sheaf_pool_close(sheaf_pool *pool)
 {
     if (pool == NULL) return SHEAF_OK;
-    enter(pool);
+    sheaf__pool_enter(pool);
     bool busy = sheaf__pool_collect(pool) != 0 || !sheaf__list_empty(&pool->owners);
     for (uint32_t g = 0; g < pool->layout.n_groups; g++)
         busy = busy || pool->groups[g].counts.held != 0;
-    leave(pool);
+    sheaf__pool_leave(pool);
     if (busy) return SHEAF_E_BUSY;
     destroy(pool);
     return SHEAF_OK;
@@ -322,13 +323,13 @@ sheaf_status sheaf_pool_acquire(sheaf_pool *pool, const uint32_t *counts, uint32
     uint64_t total = 0;
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) total += counts[g];
     if (total != 0 && blocks == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = sheaf__pool_grow(pool, counts);
     for (uint32_t g = 0; st == SHEAF_OK && g < pool->layout.n_groups; g++) {
         take_rows(pool, g, counts[g], owner, blocks);
         blocks = blocks == NULL ? NULL : blocks + counts[g];
     }
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 
@@ -345,22 +346,24 @@ sheaf_status sheaf_pool_can_acquire(const sheaf_pool *pool, const uint32_t *coun
 sheaf_status sheaf_pool_presize(sheaf_pool *pool, const uint32_t *counts)
 {
     if (pool == NULL || counts == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = sheaf__pool_grow(pool, counts);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 
 /* ---- holding ------------------------------------------------------------------------------- */
 
-/* Moves a reference from kind `from` to kind `to`, either of which may be NO_KIND: what follows for
- * the counts by kind, for those of shared blocks and of blocks that trees alone own, and for the
- * holder. There is one of kind `from`. */
-static void change_reference(sheaf_pool *pool, sheaf__group *group, sheaf__record *record,
-                             uint32_t from, uint32_t to)
+/* Turns a reference of a held row of kind `from` into one of kind `to`, either of which may be
+ * NO_KIND, and keeps the counts that follow from references. There is one of kind `from`. */
+static void change_reference(sheaf_pool *pool, sheaf_block block, uint32_t from, uint32_t to)
 {
+    sheaf__group *group = &pool->groups[block.group];
+    sheaf__slab *slab = sheaf__slab_for_row_mut(group, block.row);
+    sheaf__record *record = sheaf__record_for_row(group, block.row);
     group->counts.shared -= record->total > 1;
     group->counts.tree_only -= sheaf__record_tree_only(record);
+    slab->n_movable -= sheaf__record_movable(record);
     if (from != NO_KIND) {
         record->by_kind[from]--;
         record->total--;
@@ -371,9 +374,10 @@ static void change_reference(sheaf_pool *pool, sheaf__group *group, sheaf__recor
         record->total++;
         pool->owner_counts[to]++;
     }
+    if (record->by_kind[SHEAF_OWNER_TREE] == 0) record->holder = NULL;
     group->counts.shared += record->total > 1;
     group->counts.tree_only += sheaf__record_tree_only(record);
-    if (record->by_kind[SHEAF_OWNER_TREE] == 0) record->holder = NULL;
+    slab->n_movable += sheaf__record_movable(record);
 }
 
 sheaf_status sheaf__block_retain(sheaf_pool *pool, sheaf_block block, uint32_t owner)
@@ -382,7 +386,7 @@ sheaf_status sheaf__block_retain(sheaf_pool *pool, sheaf_block block, uint32_t o
     sheaf__record *record = sheaf__pool_live(pool, block);
     if (record == NULL) return SHEAF_E_STALE;
     if (record->total == UINT32_MAX) return SHEAF_E_OVERFLOW;
-    change_reference(pool, &pool->groups[block.group], record, NO_KIND, owner);
+    change_reference(pool, block, NO_KIND, owner);
     return SHEAF_OK;
 }
 
@@ -397,7 +401,7 @@ static bool fence_passed(const sheaf_pool *pool, uint64_t fence)
 static void retire(sheaf_pool *pool, sheaf__group *group, uint32_t row, sheaf_fence fence)
 {
     sheaf__record *record = sheaf__record_for_row(group, row);
-    record->generation = record->generation == UINT32_MAX ? 1 : record->generation + 1;
+    record->generation = sheaf__generation_after(record->generation);
     group->counts.held--;
     group->counts.released++;
     if (fence_passed(pool, fence.value)) {
@@ -418,9 +422,8 @@ static sheaf_status drop(sheaf_pool *pool, sheaf_block block, uint32_t owner, sh
     sheaf__record *record = sheaf__pool_live(pool, block);
     if (record == NULL) return SHEAF_E_STALE;
     if (record->by_kind[owner] == 0) return SHEAF_E_NOT_OWNED;
-    sheaf__group *group = &pool->groups[block.group];
-    change_reference(pool, group, record, owner, NO_KIND);
-    if (record->total == 0) retire(pool, group, block.row, fence);
+    change_reference(pool, block, owner, NO_KIND);
+    if (record->total == 0) retire(pool, &pool->groups[block.group], block.row, fence);
     return SHEAF_OK;
 }
 
@@ -436,7 +439,7 @@ sheaf_status sheaf__block_transfer(sheaf_pool *pool, sheaf_block block, uint32_t
     sheaf__record *record = sheaf__pool_live(pool, block);
     if (record == NULL) return SHEAF_E_STALE;
     if (record->by_kind[from] == 0) return SHEAF_E_NOT_OWNED;
-    change_reference(pool, &pool->groups[block.group], record, from, to);
+    change_reference(pool, block, from, to);
     return SHEAF_OK;
 }
 
@@ -466,9 +469,9 @@ uint64_t sheaf__pool_collect(sheaf_pool *pool)
 sheaf_status sheaf_pool_retain(sheaf_pool *pool, sheaf_block block, uint32_t owner)
 {
     if (pool == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = sheaf__block_retain(pool, block, owner);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 
@@ -481,9 +484,9 @@ sheaf_status sheaf_pool_release_after(sheaf_pool *pool, sheaf_block block, uint3
                                       sheaf_fence fence)
 {
     if (pool == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = drop(pool, block, owner, fence);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 
@@ -491,18 +494,18 @@ sheaf_status sheaf_pool_transfer(sheaf_pool *pool, sheaf_block block, uint32_t f
                                  uint32_t to)
 {
     if (pool == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = sheaf__block_transfer(pool, block, from, to);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 
 uint64_t sheaf_pool_poll(sheaf_pool *pool)
 {
     if (pool == NULL) return 0;
-    enter(pool);
+    sheaf__pool_enter(pool);
     uint64_t left = sheaf__pool_collect(pool);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return left;
 }
 
@@ -524,9 +527,9 @@ static sheaf_status copy(sheaf_pool *pool, sheaf_block from, sheaf_block to)
 sheaf_status sheaf_pool_copy(sheaf_pool *pool, sheaf_block from, sheaf_block to)
 {
     if (pool == NULL) return SHEAF_E_INVALID;
-    enter(pool);
+    sheaf__pool_enter(pool);
     sheaf_status st = copy(pool, from, to);
-    leave(pool);
+    sheaf__pool_leave(pool);
     return st;
 }
 

@@ -119,6 +119,11 @@ void sheaf__pool_publish(sheaf_pool *pool);
 
 /* ---- inside the floor -------------------------------------------------------------------- */
 
+/* Every public call that changes the pool stands between these two: the first catches, from
+ * SHEAF_CHECK 1 on, a second thread and re-entry; the second publishes. */
+void sheaf__pool_enter(sheaf_pool *pool);
+void sheaf__pool_leave(sheaf_pool *pool);
+
 /* Fills *out (all of it) from the running counts of one group, or of all. stats.c */
 void sheaf__stats_of_group(const sheaf_pool *pool, uint32_t group, sheaf_pool_stats *out);
 void sheaf__stats_of_pool(const sheaf_pool *pool, sheaf_pool_stats *out);

@@ -29,9 +29,15 @@ static uint64_t slab_words(const sheaf__group *group)
     return sheaf__ceil_div_u64(group->layout->slab_blocks, WORD_BITS);
 }
 
+/* One for each number of free rows, 0 to slab_blocks, and one for slabs that are set aside. */
+static uint32_t n_lists(const sheaf__group *group)
+{
+    return group->layout->slab_blocks + 2;
+}
+
 static uint64_t list_words(const sheaf__group *group)
 {
-    return group->layout->slab_blocks / WORD_BITS + 1;
+    return sheaf__ceil_div_u64(n_lists(group), WORD_BITS);
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -92,11 +98,10 @@ sheaf_status sheaf__group_open(sheaf__group *group, const sheaf__group_layout *l
     group->retiring = SHEAF_ROW_NONE;
     if (!sheaf__mul_u64(max_slabs, layout->slab_bytes, &group->range_bytes))
         return SHEAF_E_OVERFLOW;
-    uint32_t n_lists = layout->slab_blocks + 1;
-    group->heads = sheaf__memory_alloc(memory, n_lists, sizeof group->heads[0]);
+    group->heads = sheaf__memory_alloc(memory, n_lists(group), sizeof group->heads[0]);
     group->occupied = sheaf__memory_alloc(memory, list_words(group), sizeof group->occupied[0]);
     if (group->heads == NULL || group->occupied == NULL) return SHEAF_E_NO_MEMORY;
-    for (uint32_t i = 0; i < n_lists; i++) group->heads[i] = SHEAF__SLAB_NONE;
+    for (uint32_t i = 0; i < n_lists(group); i++) group->heads[i] = SHEAF__SLAB_NONE;
     const sheaf_slab_memory *slabs = &device->memory;
     group->base = slabs->reserve(slabs->ctx, group->range_bytes);
     if (group->base == NULL) return SHEAF_E_NO_MEMORY;
@@ -121,8 +126,7 @@ void sheaf__group_close(sheaf__group *group, const sheaf__device *device, sheaf_
     if (group->base != NULL) hooks->release(hooks->ctx, group->base, group->range_bytes);
     sheaf__memory_free(memory, group->slabs, group->slabs_capacity, sizeof group->slabs[0]);
     if (group->layout != NULL) {
-        sheaf__memory_free(memory, group->heads, group->layout->slab_blocks + 1,
-                           sizeof group->heads[0]);
+        sheaf__memory_free(memory, group->heads, n_lists(group), sizeof group->heads[0]);
         sheaf__memory_free(memory, group->occupied, list_words(group),
                            sizeof group->occupied[0]);
     }
@@ -245,23 +249,55 @@ uint32_t sheaf__group_take(sheaf__group *group)
     slab->n_free--;
     group->counts.free--;
     list_update(group, index);
-    return (index << group->layout->slab_shift) + slot;
+    return sheaf__row_at(group, index, slot);
 }
 
-void sheaf__group_put(sheaf__group *group, uint32_t row, uint64_t slack_slabs,
-                      const sheaf__device *device)
+void sheaf__group_vacate(sheaf__group *group, uint32_t row, const sheaf__device *device)
 {
-    uint32_t index = row >> group->layout->slab_shift;
     uint32_t slot = row & (group->layout->slab_blocks - 1);
     sheaf__slab *slab = sheaf__slab_for_row_mut(group, row);
     poison(device, sheaf__row_address(group, row), group->layout->block_bytes);
     slab->free_bits[slot / WORD_BITS] |= 1ull << (slot % WORD_BITS);
     slab->n_free++;
     group->counts.free++;
+}
+
+void sheaf__group_put(sheaf__group *group, uint32_t row, uint64_t slack_slabs,
+                      const sheaf__device *device)
+{
+    uint32_t index = row >> group->layout->slab_shift;
+    const sheaf__slab *slab = &group->slabs[index];
+    sheaf__group_vacate(group, row, device);
     list_update(group, index);
     if (slab->n_free != slab->n_rows) return;
     group->counts.slabs_empty++;
     bool is_short = slab->n_rows < group->layout->slab_blocks;
     if (is_short || group->counts.slabs_empty > slack_slabs)
         sheaf__group_decommit(group, index, device);
+}
+
+/* ---- setting aside ------------------------------------------------------------------------- */
+
+void sheaf__group_set_aside(sheaf__group *group, uint32_t index)
+{
+    list_remove(group, index);
+    list_insert(group, group->layout->slab_blocks + 1, index);
+}
+
+bool sheaf__group_put_back(sheaf__group *group, uint32_t index)
+{
+    const sheaf__slab *slab = &group->slabs[index];
+    bool empty = slab->n_free == slab->n_rows;
+    list_update(group, index);
+    group->counts.slabs_empty += empty;
+    return empty;
+}
+
+uint32_t sheaf__group_list_below(const sheaf__group *group, uint32_t list)
+{
+    uint32_t word = list / WORD_BITS;
+    uint64_t bits = group->occupied[word] & ((1ull << (list % WORD_BITS)) - 1);
+    while (bits == 0 && word != 0) bits = group->occupied[--word];
+    if (bits == 0) return 0;
+    return word * WORD_BITS + (WORD_BITS - 1) - (uint32_t)__builtin_clzll(bits);
 }

@@ -8,6 +8,7 @@
  *   lists     heads[0]                slabs given back
  *             heads[f]                partly used slabs with f free rows, 0 < f < slab_blocks
  *             heads[slab_blocks]      empty slabs: every row free
+ *             heads[slab_blocks + 1]  slabs set aside, while a compaction empties them
  *             (slabs without a free row are in no list)
  *
  * A row's record lives as long as the pool, so that a handle from before its slab was given back
@@ -43,6 +44,7 @@ typedef struct sheaf__slab {
     uint32_t list;       /* index into heads, or SHEAF__SLAB_NONE */
     uint32_t n_rows;     /* committed: slab_blocks, fewer in a short slab, 0 when given back */
     uint32_t n_free;
+    uint32_t n_movable;     /* rows that sheaf__record_movable is true of */
     uint64_t bytes;         /* committed */
     sheaf__record *records; /* [slab_blocks]; null until it is first committed */
     uint64_t *free_bits;    /* [ceil(slab_blocks / 64)]: bit s says that slot s is free */
@@ -76,7 +78,7 @@ typedef struct sheaf__group {
     uint32_t n_slabs;    /* end of those that were ever committed */
     sheaf__slab *slabs;  /* [slabs_capacity] */
     uint64_t slabs_capacity;
-    uint32_t *heads;    /* [slab_blocks + 1] */
+    uint32_t *heads;    /* [slab_blocks + 2] */
     uint64_t *occupied; /* [slab_blocks / 64 + 1]: bit f says that heads[f] is not empty */
     uint32_t retiring;  /* first row of the list, or SHEAF_ROW_NONE */
     sheaf__counts counts;
@@ -114,6 +116,27 @@ uint32_t sheaf__group_take(sheaf__group *group);
 void sheaf__group_put(sheaf__group *group, uint32_t row, uint64_t slack_slabs,
                       const sheaf__device *device);
 
+/* Takes a slab with held rows out of its list, so that no row is taken from it, and puts it at the
+ * end of those that are set aside. */
+void sheaf__group_set_aside(sheaf__group *group, uint32_t slab);
+
+/* Makes a row of a slab that is set aside free. */
+void sheaf__group_vacate(sheaf__group *group, uint32_t row, const sheaf__device *device);
+
+/* Puts a slab that was set aside back into the list that its free rows call for; nothing is given
+ * back. True: it has fallen empty. */
+bool sheaf__group_put_back(sheaf__group *group, uint32_t slab);
+
+/* The first of the slabs that are set aside; SHEAF__SLAB_NONE when there is none. */
+static inline uint32_t sheaf__group_first_aside(const sheaf__group *group)
+{
+    return group->heads[group->layout->slab_blocks + 1];
+}
+
+/* The greatest f below `list` for which heads[f] is not empty; 0 when there is none from 1 on.
+ * O(slab_blocks / 64). */
+uint32_t sheaf__group_list_below(const sheaf__group *group, uint32_t list);
+
 /* The first empty slab; SHEAF__SLAB_NONE when there is none. Empty slabs are used from here on. */
 static inline uint32_t sheaf__group_first_empty(const sheaf__group *group)
 {
@@ -147,10 +170,28 @@ static inline sheaf__record *sheaf__record_for_row(const sheaf__group *group, ui
                 .records[row & (group->layout->slab_blocks - 1)];
 }
 
+/* The row of a slot. */
+static inline uint32_t sheaf__row_at(const sheaf__group *group, uint32_t slab, uint32_t slot)
+{
+    return (slab << group->layout->slab_shift) + slot;
+}
+
+/* The generation of a row's next use. */
+static inline uint32_t sheaf__generation_after(uint32_t generation)
+{
+    return generation == UINT32_MAX ? 1 : generation + 1;
+}
+
 /* True when trees hold the row, and nobody else does. */
 static inline bool sheaf__record_tree_only(const sheaf__record *record)
 {
     return record->total != 0 && record->by_kind[SHEAF_OWNER_TREE] == record->total;
+}
+
+/* True when the row's one reference is of a tree's node that can be told of a move. */
+static inline bool sheaf__record_movable(const sheaf__record *record)
+{
+    return record->holder != NULL && record->total == 1;
 }
 
 static inline unsigned char *sheaf__row_address(const sheaf__group *group, uint32_t row)

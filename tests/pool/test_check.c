@@ -80,6 +80,7 @@ static void every_broken_invariant_is_named(void **state)
     DAMAGE(pool, pool->owner_counts[SHEAF_OWNER_IO], 0, 7);
     DAMAGE(pool, pool->owner_counts[SHEAF_OWNER_TREE], 1, 7);
     DAMAGE(pool, group->counts.tree_only, 1, 9);
+    DAMAGE(pool, slab->n_movable, 1, 9);
     slab->records[0].holder = slab;
     found(pool, 10);
     slab->records[0].holder = NULL;
