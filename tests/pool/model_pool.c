@@ -1,10 +1,14 @@
-/* Random operations on tiny pools against a naive reference, which keeps every block's references
- * and contents in plain arrays and says by counting whether a request fits.
+/* Random operations on tiny pools against a naive reference, which keeps every block's references,
+ * holder and contents in plain arrays, and says by counting whether a request fits and how many slabs
+ * a compaction empties.
  *
  * SHEAF_SEED sets the seed (printed); every step verifies the invariants and all contents. */
 #include "pool/fixture.h"
 
 #include <stdio.h>
+
+#include "pool/holder.h"
+#include "sheaf/rows.h"
 
 #define MAX_LIVE   64
 #define SLAB       4
@@ -17,6 +21,7 @@ typedef struct model_block {
     uint32_t by_kind[SHEAF_OWNER_KINDS];
     uint32_t total;
     uint32_t stamp; /* what its memory holds, in every word */
+    uint32_t name;  /* under which the keeper is told of moves; 0: it has no holder */
     uint64_t fence; /* retiring when total is 0 */
 } model_block;
 
@@ -29,9 +34,10 @@ typedef struct model {
     uint32_t n_stale;
     slow_device slow;
     watched_memory watched;
+    sheaf__keeper keeper;
     uint64_t fence, random;
-    uint32_t stamp;
-    uint64_t full, taken;
+    uint32_t stamp, names;
+    uint64_t full, taken, moved, emptied;
 } model;
 
 static uint32_t draw(model *m, uint32_t below)
@@ -109,7 +115,8 @@ static bool fits(const model *m, const uint32_t *counts)
 
 static void do_acquire(model *m)
 {
-    uint32_t counts[SHEAF_MAX_GROUPS] = {0}, total = 0, kind = draw(m, SHEAF_OWNER_KINDS);
+    uint32_t counts[SHEAF_MAX_GROUPS] = {0}, total = 0, kind = draw(m, 8);
+    if (kind >= SHEAF_OWNER_KINDS) kind = SHEAF_OWNER_TREE;
     for (uint32_t g = 0; g < m->n_groups; g++) total += counts[g] = draw(m, 7);
     if (m->n + total > MAX_LIVE) return;
     sheaf_block taken[SHEAF_MAX_GROUPS * 7];
@@ -152,6 +159,12 @@ static void do_retain(model *m)
     block->total++;
 }
 
+/* The last reference of a tree takes the holder with it. */
+static void forget_holder(model_block *block)
+{
+    if (block->by_kind[SHEAF_OWNER_TREE] == 0) block->name = 0;
+}
+
 static void do_release(model *m)
 {
     model_block *block = draw_held(m);
@@ -163,6 +176,7 @@ static void do_release(model *m)
     assert_int_equal(
         sheaf_pool_release_after(m->pool, block->handle, kind, (sheaf_fence){fence}), SHEAF_OK);
     block->by_kind[kind]--;
+    forget_holder(block);
     if (--block->total != 0) return;
     forget_stale(m, block->handle);
     block->fence = fence;
@@ -177,6 +191,7 @@ static void do_transfer(model *m)
     assert_int_equal(sheaf_pool_transfer(m->pool, block->handle, from, to), SHEAF_OK);
     block->by_kind[from]--;
     block->by_kind[to]++;
+    forget_holder(block);
 }
 
 static void do_copy(model *m)
@@ -211,9 +226,93 @@ static void do_stale(model *m)
     assert_int_equal(sheaf_pool_retain(m->pool, handle, SHEAF_OWNER_HOST), SHEAF_E_STALE);
 }
 
+/* Requests end: their lone references become the tree's. */
+static void do_cache(model *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        model_block *block = &m->blocks[i];
+        if (block->total != 1 || draw(m, 8) == 0) continue;
+        uint32_t kind = draw_kind_of(m, block);
+        assert_int_equal(sheaf_pool_transfer(m->pool, block->handle, kind, SHEAF_OWNER_TREE),
+                         SHEAF_OK);
+        block->by_kind[kind]--;
+        block->by_kind[SHEAF_OWNER_TREE]++;
+    }
+}
+
+/* Names, or names anew, about half of what trees hold. */
+static void do_hold(model *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        model_block *block = &m->blocks[i];
+        if (block->by_kind[SHEAF_OWNER_TREE] == 0 || draw(m, 2) == 0) continue;
+        block->name = ++m->names;
+        sheaf__block_set_holder(m->pool, block->handle, m, block->name);
+    }
+}
+
+static void block_moved(sheaf__keeper *keeper, void *holder, uint32_t index, sheaf_block to)
+{
+    model *m = SHEAF__CONTAINER(keeper, model, keeper);
+    uint32_t i = 0;
+    assert_ptr_equal(holder, m);
+    while (i < m->n && m->blocks[i].name != index) i++;
+    assert_true(i < m->n);
+    assert_int_equal(m->blocks[i].handle.group, to.group);
+    forget_stale(m, m->blocks[i].handle);
+    m->blocks[i].handle = to;
+    m->moved++;
+}
+
+static void settle_nothing(sheaf__keeper *keeper)
+{
+    (void)keeper;
+}
+
+/* How many slabs can be emptied: as many as are wholly movable, and as the free rows of slabs in use
+ * are worth. */
+static uint32_t count_victims(const model *m)
+{
+    uint32_t victims = 0;
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        uint32_t used[2 * MAX_LIVE] = {0}, fixed[2 * MAX_LIVE] = {0}, room = 0, loose = 0;
+        for (uint32_t i = 0; i < m->n; i++) {
+            if (m->blocks[i].handle.group != g) continue;
+            used[m->blocks[i].handle.row / SLAB]++;
+            fixed[m->blocks[i].handle.row / SLAB] +=
+                m->blocks[i].total != 1 || m->blocks[i].name == 0;
+        }
+        for (uint32_t s = 0; s < 2 * MAX_LIVE; s++) {
+            room += used[s] != 0 ? SLAB - used[s] : 0;
+            loose += used[s] != 0 && fixed[s] == 0;
+        }
+        victims += loose < room / SLAB ? loose : room / SLAB;
+    }
+    return victims;
+}
+
+static void do_compact(model *m)
+{
+    forget_passed(m);
+    bool countable = m->slab_blocks == SLAB;
+    uint32_t before = countable ? count_victims(m) : 0;
+    uint32_t most = draw(m, 3) == 0 ? MAX_LIVE : draw(m, 4);
+    uint64_t moved = m->moved;
+    sheaf_compaction done = SHEAF_COMPACTION_INIT;
+    sheaf_status st = sheaf_pool_compact(m->pool, most, &done);
+    assert_true(st == SHEAF_OK || (st == SHEAF_PENDING && done.blocks_moved == most));
+    assert_int_equal(m->moved - moved, done.blocks_moved);
+    m->emptied += done.slabs_emptied;
+    assert_int_equal(stats_of(m->pool).slabs_empty, 0);
+    if (!countable) return;
+    assert_int_equal(before - done.slabs_emptied, count_victims(m));
+    assert_int_equal(st, count_victims(m) == 0 ? SHEAF_OK : SHEAF_PENDING);
+}
+
 static void verify(model *m)
 {
     uint64_t held = 0, shared = 0, owners[SHEAF_OWNER_KINDS] = {0};
+    uint64_t tree_only[SHEAF_MAX_GROUPS] = {0};
     for (uint32_t i = 0; i < m->n; i++) {
         model_block *block = &m->blocks[i];
         uint32_t total, by_kind[SHEAF_OWNER_KINDS];
@@ -222,12 +321,19 @@ static void verify(model *m)
                          SHEAF_OK);
         assert_int_equal(total, block->total);
         assert_memory_equal(by_kind, block->by_kind, sizeof by_kind);
+        uint32_t name = 0;
+        void *holder = sheaf__block_holder(m->pool, block->handle, &name);
+        assert_ptr_equal(holder, block->name != 0 ? m : NULL);
+        assert_int_equal(name, block->name);
+        tree_only[block->handle.group] += total == by_kind[SHEAF_OWNER_TREE];
         const uint32_t *words = memory_of(m, block->handle);
         for (uint32_t w = 0; w < BLOCK / 4; w += 51) assert_int_equal(words[w], block->stamp);
         for (uint32_t k = 0; k < SHEAF_OWNER_KINDS; k++) owners[k] += by_kind[k];
         held++;
         shared += total > 1;
     }
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        assert_int_equal(sheaf__pool_tree_only(m->pool, g), tree_only[g]);
     sheaf_pool_stats s = stats_of(m->pool);
     assert_int_equal(s.blocks_held, held);
     assert_int_equal(s.blocks_shared, shared);
@@ -266,9 +372,10 @@ static void run(uint32_t n_groups, uint32_t slab_blocks, uint32_t budget_pages, 
                 uint32_t steps)
 {
     static model m;
-    static void (*const operations[])(model *) = {do_acquire,  do_retain, do_release,
-                                                  do_release,  do_copy,   do_fences,
-                                                  do_transfer, do_stale};
+    static void (*const operations[])(model *) = {
+        do_acquire, do_acquire, do_retain,   do_release, do_release, do_release, do_release,
+        do_copy,    do_fences,  do_transfer, do_cache,   do_hold,    do_compact, do_stale};
+    uint32_t n_operations = sizeof operations / sizeof operations[0];
     memset(&m, 0, sizeof m);
     m.random = seed() + n_groups * 1000003u + slack;
     m.n_groups = n_groups;
@@ -283,11 +390,14 @@ static void run(uint32_t n_groups, uint32_t slab_blocks, uint32_t budget_pages, 
     sheaf_slab_memory memory = watch_memory(&m.watched);
     sheaf__device device = slow_device_of(&m.slow, &memory);
     assert_int_equal(sheaf__pool_open_on(&options, &device, 0, &m.pool, NULL), SHEAF_OK);
+    m.keeper = (sheaf__keeper){block_moved, settle_nothing};
+    assert_int_equal(sheaf__pool_set_keeper(m.pool, &m.keeper), SHEAF_OK);
     for (uint32_t i = 0; i < steps; i++) {
-        operations[draw(&m, 8)](&m);
+        operations[draw(&m, n_operations)](&m);
         verify(&m);
     }
     assert_true(m.full > steps / 1000 && m.taken > steps / 10); /* both sides were met */
+    assert_true(m.emptied != 0 || slab_blocks != SLAB);
     drain(&m);
 }
 
