@@ -5,7 +5,7 @@
  * gone back, so that all its free rows lie in slabs in use:
  *
  *     slab       0         1         2         3         4
- *              [######..][#.......][##......][########][#####...]      # movable   = not
+ *              [######..][#.......][##......][########][=####...]      # movable   = not
  *     free        2         7         6         0         3            room: 18 rows
  *
  *     emptying a slab uses up its free rows and, elsewhere, as many as it holds: its n_rows in all.

@@ -444,6 +444,35 @@ static void arguments_are_checked_before_anything_moves(void **state)
     tree_close(t);
 }
 
+/* Rows above 2^31, in slabs of many words of bits. */
+static void rows_beyond_31_bits_move_too(void **state)
+{
+    (void)state;
+    sheaf_layer layer;
+    sheaf_pool_options options = tiny_options(&layer, 1, 1ull << 42);
+    options.slab_blocks = 65536;
+    slow_device slow;
+    sheaf__device device = slow_device_of(&slow, NULL);
+    sheaf_pool *pool = NULL;
+    assert_int_equal(sheaf__pool_open_on(&options, &device, 0xfffd, &pool, NULL), SHEAF_OK);
+    fake_tree *t = tree_open(pool);
+    sheaf_block *host = malloc(65536 * sizeof *host);
+    assert_non_null(host);
+    take(pool, 0, 65536, host);
+    tree_take(t, 0, 100);
+    assert_int_equal(t->blocks[0].row, 0xfffe0000u);
+    for (uint32_t i = 5; i < 65536; i++)
+        assert_int_equal(sheaf__block_release(pool, host[i], SHEAF_OWNER_HOST), SHEAF_OK);
+    sheaf__pool_publish(pool);
+    assert_int_equal(compact(pool, 60, SHEAF_PENDING).blocks_moved, 60);
+    assert_int_equal(compact(pool, 60, SHEAF_OK).slabs_emptied, 1);
+    assert_int_equal(t->blocks[0].row, 0xfffd0005u);
+    assert_int_equal(t->blocks[99].row, 0xfffd0005u + 99);
+    give(pool, 5, host);
+    free(host);
+    tree_close(t);
+}
+
 /* ---- churn --------------------------------------------------------------------------------- */
 
 #define SLAB      32
@@ -618,6 +647,7 @@ int main(void)
         cmocka_unit_test(every_group_is_compacted_within_one_bound),
         cmocka_unit_test(compaction_takes_no_memory),
         cmocka_unit_test(arguments_are_checked_before_anything_moves),
+        cmocka_unit_test(rows_beyond_31_bits_move_too),
         cmocka_unit_test(churn_leaves_no_more_than_the_mark),
         cmocka_unit_test(no_slab_is_left_that_the_room_could_take_in),
     };
