@@ -6,7 +6,7 @@
  * result, and the loops need no floating-point environment of their own. Numbers are loaded and
  * stored through memcpy, since sources need not be aligned.
  */
-#include "sheaf/codec.h"
+#include "codec/codec.h"
 
 #include <string.h>
 
@@ -200,5 +200,16 @@ sheaf_status sheaf_codec_decode(uint32_t codec, const void *segment, uint32_t bl
     const unsigned char *from =
         (const unsigned char *)segment + (uint64_t)first_slot * dim * element_bytes[codec];
     conversions[SHEAF_CODEC_F32][codec]((unsigned char *)dst, from, (uint64_t)n * dim);
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__codec_clear(uint32_t codec, void *segment, uint32_t block_tokens,
+                                uint32_t dim, uint32_t first_slot, uint32_t n)
+{
+    if (codec >= SHEAF_CODEC_COUNT) return SHEAF_E_CODEC;
+    if (first_slot > block_tokens || n > block_tokens - first_slot) return SHEAF_E_INVALID;
+    uint64_t row_bytes = (uint64_t)dim * element_bytes[codec];
+    if (n != 0 && dim != 0)
+        memset((unsigned char *)segment + first_slot * row_bytes, 0, n * row_bytes);
     return SHEAF_OK;
 }

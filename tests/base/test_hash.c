@@ -26,11 +26,32 @@ static void every_byte_and_the_seed_count(void **state)
     assert_true(sheaf__hash64(data, sizeof data, 0) == plain);
 }
 
+static void pieces_give_the_hash_of_the_whole(void **state)
+{
+    (void)state;
+    unsigned char data[2000];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 7);
+    sheaf__hash_state *hash = sheaf__hash_create();
+    assert_non_null(hash);
+    for (size_t size = 0; size <= sizeof data; size += 125) {
+        for (size_t piece = 1; piece < 700; piece += 97) {
+            sheaf__hash_begin(hash);
+            for (size_t at = 0; at < size; at += piece)
+                sheaf__hash_add(hash, data + at, size - at < piece ? size - at : piece);
+            sheaf__hash_add(hash, NULL, 0);
+            assert_true(sheaf__hash_value(hash) == sheaf__hash64(data, size, 0));
+        }
+    }
+    sheaf__hash_destroy(hash);
+    sheaf__hash_destroy(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hashes_are_those_of_xxh3),
         cmocka_unit_test(every_byte_and_the_seed_count),
+        cmocka_unit_test(pieces_give_the_hash_of_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 
 #include "base/bits.h"
 #include "base/half.h"
+#include "codec/codec.h"
 #include "odd_fpenv.h"
 #include "sheaf/codec.h"
 
@@ -352,6 +353,26 @@ static void impossible_arguments_are_refused_and_write_nothing(void **state)
     assert_memory_equal(out, zeros, sizeof zeros);
 }
 
+static void clearing_zeroes_its_slots_and_nothing_else(void **state)
+{
+    (void)state;
+    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+        unsigned char segment[4 * 3 * 4 + 1], row = codec == SHEAF_CODEC_F32 ? 12 : 6;
+        for (uint32_t first = 0; first <= 4; first++)
+            for (uint32_t n = 0; n <= 4 - first; n++) {
+                memset(segment, 0xee, sizeof segment);
+                assert_int_equal(sheaf__codec_clear(codec, segment, 4, 3, first, n), SHEAF_OK);
+                for (uint32_t i = 0; i < sizeof segment; i++) {
+                    bool in = i >= first * row && i < (first + n) * row;
+                    assert_int_equal(segment[i], in ? 0 : 0xee);
+                }
+            }
+        assert_int_equal(sheaf__codec_clear(codec, segment, 4, 3, 3, 2), SHEAF_E_INVALID);
+        assert_int_equal(sheaf__codec_clear(codec, segment, 4, 3, 5, 0), SHEAF_E_INVALID);
+    }
+    assert_int_equal(sheaf__codec_clear(SHEAF_CODEC_COUNT, NULL, 4, 3, 0, 1), SHEAF_E_CODEC);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +389,7 @@ int main(void)
         cmocka_unit_test(rows_are_taken_a_stride_apart_and_put_at_their_slot),
         cmocka_unit_test(a_source_of_the_same_type_is_copied_byte_for_byte),
         cmocka_unit_test(impossible_arguments_are_refused_and_write_nothing),
+        cmocka_unit_test(clearing_zeroes_its_slots_and_nothing_else),
     };
     return cmocka_run_group_tests(tests, make_arrays, free_arrays);
 }
