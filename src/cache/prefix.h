@@ -242,6 +242,10 @@ SHEAF_WARN sheaf_status sheaf__walk_hold(sheaf_prefix *cache, const sheaf__walk 
 /* What was found is used now. */
 void sheaf__walk_touch(sheaf_prefix *cache, const sheaf__walk *walk);
 
+/* Counts a lookup and what came of it. */
+void sheaf__walk_count(sheaf_prefix *cache, const sheaf_prompt *prompt,
+                       const sheaf_match *match);
+
 /* Between these two the source of the tail stays, whatever is evicted (a reference of kind IO).
  * Harmless without a tail. SHEAF_E_OVERFLOW, SHEAF_E_STALE: nothing is kept. */
 SHEAF_WARN sheaf_status sheaf__walk_keep(sheaf_prefix *cache, const sheaf__walk *walk);
@@ -253,7 +257,7 @@ void sheaf__walk_unkeep(sheaf_prefix *cache, const sheaf__walk *walk);
 SHEAF_WARN sheaf_status sheaf__walk_copy_tail(sheaf_prefix *cache, const sheaf__walk *walk,
                                               const int32_t *tokens, sheaf_sequence *seq);
 
-/* ---- ledger.c: accounts, and who leaves -------------------------------------------------- */
+/* ---- order.c, evict.c, ledger.c: who leaves, and accounts ---------------------------------- */
 
 /* The node and all above it are used now; who is pinned, or is so no longer, leaves or enters its
  * list. */
@@ -264,13 +268,10 @@ void sheaf__ledger_touch(sheaf_prefix *cache, sheaf__node *node);
 void sheaf__ledger_pin(sheaf_prefix *cache, sheaf__node *node, bool firm);
 void sheaf__ledger_unpin(sheaf_prefix *cache, sheaf__node *node, bool firm);
 
-/* Bytes that pinning the node would add to the pinned ones. */
-uint64_t sheaf__ledger_pin_bytes(const sheaf_prefix *cache, const sheaf__node *node);
-
 /* Evicts until the limits hold. Calls nothing of the pool but releases. */
 void sheaf__ledger_settle(sheaf_prefix *cache);
 
-/* Lets go of what has not been used for the time to live; entries that left. */
+/* Lets go of what has not been used for the time to live. Returns how many entries left. */
 uint32_t sheaf__ledger_expire(sheaf_prefix *cache);
 
 /* Blocks a group that the cache alone holds and no pin keeps: what evicting all that may go would

@@ -1,0 +1,273 @@
+/* cache/evict.c - letting go, until there is room or the limits hold.
+ *
+ * In the order of leaving, which always begins with a leaf:
+ *
+ *     1. window blocks of the leaf that a match at its end does not need, if they alone will do
+ *     2. the leaf, as far from its end as nobody else holds its blocks; mostly all of it. A leaf that a
+ *        sequence holds to its end is used, and goes to the end of the order
+ *
+ * What nobody holds but stands before something held is left after that. It goes too, since the cache
+ * alone keeps it and limits are limits:
+ *
+ *     3. window blocks of any node: those that no match at its end needs, then the others
+ *     4. leaves below which (or in which) such blocks are: the tree forgets them, and who holds their
+ *        blocks keeps them
+ *
+ * So all that the cache alone holds may go, save what pins keep: what evicting can free is known
+ * beforehand by counting.
+ */
+#include "cache/tree.h"
+#include "pool/room.h"
+
+#include "base/bits.h"
+
+/* What evicting is for. */
+enum { FOR_CAPACITY, FOR_ROOM, FOR_BYTES };
+typedef struct goal {
+    sheaf_prefix *cache;
+    uint32_t kind;
+    uint32_t cause;
+    const uint32_t *counts; /* FOR_ROOM: [n_groups] */
+    uint64_t most;          /* of bytes that the cache alone may hold, otherwise */
+} goal;
+
+static bool reached(const goal *to)
+{
+    sheaf_pool *pool = to->cache->pool;
+    if (to->kind == FOR_ROOM) return sheaf_pool_can_acquire(pool, to->counts) == SHEAF_OK;
+    return sheaf__pool_tree_only_bytes(pool) <= to->most;
+}
+
+/* ---- parts of a node --------------------------------------------------------------------- */
+
+/* Blocks at the front of a node that a match at its end does not need, in one group. */
+static uint32_t unneeded_blocks(const sheaf_prefix *cache, const sheaf__node *node,
+                                uint32_t group)
+{
+    uint32_t window = sheaf__prefix_window(cache, group);
+    if (window == 0) return 0;
+    uint32_t begin = sheaf__visible_begin(sheaf__node_end(node), window);
+    if (begin <= node->start) return 0;
+    return (begin - node->start) / cache->block_tokens;
+}
+
+/* Drops blocks of window groups that only the cache has until the goal is reached: those that are not
+ * needed, or all. */
+static void drop_window_blocks(const goal *to, sheaf__node *node, bool all)
+{
+    sheaf_prefix *cache = to->cache;
+    for (uint32_t g = 0; g < cache->n_groups; g++) {
+        if (sheaf__prefix_window(cache, g) == 0) continue;
+        uint32_t n = all ? node->n_blocks : unneeded_blocks(cache, node, g);
+        for (uint32_t i = 0; i < n; i++) {
+            if (!sheaf__tree_alone(cache, node, g, i)) continue;
+            if (reached(to)) return;
+            sheaf__tree_let_go(cache, node, g, i);
+            cache->stats.window_blocks_dropped++;
+            cache->stats.evicted_blocks[to->cause]++;
+        }
+    }
+}
+
+/* Where the part of a leaf ends that somebody else holds, in blocks; 0: nobody holds any. */
+static uint32_t held_end(const sheaf_prefix *cache, const sheaf__node *leaf)
+{
+    for (uint32_t i = leaf->n_blocks; i > 0; i--)
+        for (uint32_t g = 0; g < cache->n_groups; g++)
+            if (sheaf__node_place(leaf, g, i - 1)->state == SHEAF__BLOCK_RESIDENT &&
+                !sheaf__tree_alone(cache, leaf, g, i - 1))
+                return i;
+    return 0;
+}
+
+/* Lets go of what nobody else holds at a leaf's end. True: the whole leaf is gone. */
+static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
+{
+    uint32_t keep = held_end(cache, leaf);
+    if (keep == 0) {
+        sheaf__tree_remove(cache, leaf, cause);
+        return true;
+    }
+    sheaf__tree_shorten(cache, leaf, keep, cause);
+    sheaf__ledger_touch(cache, leaf);
+    return false;
+}
+
+/* ---- in order ---------------------------------------------------------------------------- */
+
+/* Steps 1 and 2, until the goal is reached or every leaf is held to its end. */
+static void evict_in_order(const goal *to)
+{
+    sheaf_prefix *cache = to->cache;
+    uint64_t skipped = 0;
+    while (!reached(to) && skipped <= cache->stats.entries) {
+        sheaf__node *leaf = sheaf__order_first(cache);
+        if (leaf == NULL) return;
+        uint64_t before = sheaf__pool_tree_only_bytes(cache->pool);
+        drop_window_blocks(to, leaf, false);
+        if (reached(to)) return;
+        bool gone = evict_leaf(cache, leaf, to->cause);
+        bool freed = gone || sheaf__pool_tree_only_bytes(cache->pool) < before;
+        skipped = freed ? 0 : skipped + 1;
+    }
+}
+
+/* Step 3. */
+static void strip_windows(const goal *to)
+{
+    sheaf_prefix *cache = to->cache;
+    for (int all = 0; all < 2; all++)
+        for (uint32_t level = 0; level < SHEAF__LEVELS; level++) {
+            sheaf__list *list = &cache->levels[level];
+            for (sheaf__list *use = list->next; use != list && !reached(to); use = use->next)
+                drop_window_blocks(to, SHEAF__CONTAINER(use, sheaf__node, use), all != 0);
+        }
+}
+
+/* Whether only the cache has some block of the leaf, or of what is above it and not pinned. */
+static bool stands_on_own_blocks(const sheaf_prefix *cache, const sheaf__node *node)
+{
+    for (; node != NULL && node->pinned_below == 0; node = node->parent)
+        for (uint32_t g = 0; g < cache->n_groups; g++)
+            for (uint32_t i = 0; i < node->n_blocks; i++)
+                if (sheaf__tree_alone(cache, node, g, i)) return true;
+    return false;
+}
+
+/* Step 4. */
+static void forget_held(const goal *to)
+{
+    sheaf_prefix *cache = to->cache;
+    uint64_t skipped = 0;
+    while (!reached(to) && skipped <= cache->stats.entries) {
+        sheaf__node *leaf = sheaf__order_first(cache);
+        if (leaf == NULL) return;
+        if (stands_on_own_blocks(cache, leaf)) {
+            sheaf__tree_remove(cache, leaf, to->cause);
+            skipped = 0;
+        } else {
+            sheaf__ledger_touch(cache, leaf);
+            skipped++;
+        }
+    }
+}
+
+static void evict(const goal *to)
+{
+    evict_in_order(to);
+    if (!reached(to)) strip_windows(to);
+    if (!reached(to)) forget_held(to);
+}
+
+/* ---- limits ------------------------------------------------------------------------------ */
+
+/* Entries that nobody holds go first; when only held ones are left, the tree forgets them. */
+static void limit_entries(sheaf_prefix *cache)
+{
+    uint64_t skipped = 0;
+    while (cache->stats.entries > cache->limits.max_entries) {
+        sheaf__node *leaf = sheaf__order_first(cache);
+        if (leaf == NULL) return;
+        if (skipped > cache->stats.entries || held_end(cache, leaf) == 0) {
+            sheaf__tree_remove(cache, leaf, SHEAF_LEFT_ENTRIES);
+        } else {
+            sheaf__ledger_touch(cache, leaf);
+            skipped++;
+        }
+    }
+}
+
+void sheaf__ledger_settle(sheaf_prefix *cache)
+{
+    goal to = {.cache = cache, .kind = FOR_CAPACITY, .cause = SHEAF_LEFT_CAPACITY};
+    to.most = cache->limits.capacity_bytes;
+    if (cache->stats.entries > cache->limits.max_entries) limit_entries(cache);
+    if (!reached(&to)) evict(&to);
+}
+
+uint64_t sheaf__evict_bytes(sheaf_prefix *cache, uint64_t bytes)
+{
+    uint64_t before = sheaf__pool_tree_only_bytes(cache->pool);
+    goal to = {.cache = cache, .kind = FOR_BYTES, .cause = SHEAF_LEFT_PRESSURE};
+    to.most = before > bytes ? before - bytes : 0;
+    evict(&to);
+    return before - sheaf__pool_tree_only_bytes(cache->pool);
+}
+
+/* The front of a list is its longest unused; children come before their parents, and those of a lower
+ * level have been looked at when their parent's turn comes. */
+uint32_t sheaf__ledger_expire(sheaf_prefix *cache)
+{
+    if (cache->limits.ttl_ns == UINT64_MAX) return 0;
+    uint64_t now = sheaf__prefix_now(cache);
+    uint32_t n = 0;
+    for (uint32_t level = 0; level < SHEAF__LEVELS; level++) {
+        sheaf__list *list = &cache->levels[level];
+        while (!sheaf__list_empty(list)) {
+            sheaf__node *node = SHEAF__CONTAINER(list->next, sheaf__node, use);
+            if (now - node->last_use_ns < cache->limits.ttl_ns) break;
+            SHEAF__ASSERT(sheaf__node_is_leaf(node));
+            n += evict_leaf(cache, node, SHEAF_LEFT_TTL);
+        }
+    }
+    return n;
+}
+
+/* ---- room -------------------------------------------------------------------------------- */
+
+static bool unpinned(const void *ctx, const sheaf__record *record)
+{
+    (void)ctx;
+    const sheaf__node *node = record->holder;
+    return sheaf__record_tree_only(record) && node->pinned_below == 0;
+}
+
+static bool not_firm(const void *ctx, const sheaf__record *record)
+{
+    (void)ctx;
+    const sheaf__node *node = record->holder;
+    return sheaf__record_tree_only(record) && node->firm_below == 0;
+}
+
+void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks)
+{
+    for (uint32_t g = 0; g < cache->n_groups; g++) {
+        blocks[g] = sheaf__pool_tree_only(cache->pool, g);
+        if (blocks[g] == 0 || cache->pinned_blocks[g] == 0) continue;
+        blocks[g] = sheaf__room_count(cache->pool, g, revoke ? not_firm : unpinned, NULL);
+    }
+}
+
+/* Without looking at rows: so many blocks less are asked for as evicting will free at least. What this
+ * says yes to can be had. */
+static bool surely(sheaf_prefix *cache, const uint32_t *counts)
+{
+    uint32_t left[SHEAF_MAX_GROUPS];
+    for (uint32_t g = 0; g < cache->n_groups; g++) {
+        uint64_t alone = sheaf__pool_tree_only(cache->pool, g);
+        uint64_t pinned = cache->pinned_blocks[g];
+        uint64_t freed = alone > pinned ? alone - pinned : 0;
+        left[g] = counts[g] > freed ? counts[g] - (uint32_t)freed : 0;
+    }
+    return sheaf_pool_can_acquire(cache->pool, left) == SHEAF_OK;
+}
+
+bool sheaf__ledger_can_make_room(sheaf_prefix *cache, bool revoke, const uint32_t *counts)
+{
+    if (surely(cache, counts)) return true;
+    return sheaf__room_after(cache->pool, counts, revoke ? not_firm : unpinned, NULL);
+}
+
+bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts)
+{
+    goal to = {.cache = cache, .kind = FOR_ROOM, .cause = SHEAF_LEFT_PRESSURE};
+    to.counts = counts;
+    if (reached(&to)) return true;
+    if (!sheaf__ledger_can_make_room(cache, false, counts)) {
+        if (!sheaf__ledger_can_make_room(cache, true, counts)) return false;
+        while (!sheaf__ledger_can_make_room(cache, false, counts))
+            if (!sheaf__pins_revoke_oldest(cache)) return false;
+    }
+    evict(&to);
+    return reached(&to);
+}

@@ -1,0 +1,89 @@
+/* cache/order.c - who leaves first: levels, and lists by last use.
+ *
+ * Touching a node puts it at the end of its list, then its parent, then its parent's parent, each with
+ * the next number of use; so a list is in the order of these numbers, and a parent comes after its
+ * children where they share one. Only splitting gives a number twice: to the upper part, which comes
+ * right after the lower.
+ */
+#include "cache/tree.h"
+
+static uint32_t level_of(const sheaf__node *node)
+{
+    uint32_t own = sheaf__level_of_priority(node->priority);
+    for (uint32_t level = SHEAF__LEVELS - 1; level > own; level--)
+        if (node->child_levels[level] != 0) return level;
+    return own;
+}
+
+static sheaf__node *of_use(sheaf__list *use)
+{
+    return SHEAF__CONTAINER(use, sheaf__node, use);
+}
+
+/* Looks from both ends at once: what was used lately and what was not for long are found fast. */
+void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node)
+{
+    sheaf__list_remove(&node->use);
+    if (node->pinned_below != 0 || node->parent == NULL) return;
+    sheaf__list *list = &cache->levels[node->level], *front = list->next, *back = list->prev;
+    for (;;) {
+        if (back == list || of_use(back)->use_order <= node->use_order) {
+            sheaf__list_insert(back->next, &node->use);
+            return;
+        }
+        if (of_use(front)->use_order > node->use_order) {
+            sheaf__list_insert(front, &node->use);
+            return;
+        }
+        front = front->next;
+        back = back->prev;
+    }
+}
+
+void sheaf__order_relevel(sheaf_prefix *cache, sheaf__node *node)
+{
+    for (; node != NULL; node = node->parent) {
+        uint32_t before = node->level;
+        node->level = level_of(node);
+        if (node->level == before) return;
+        sheaf__order_place(cache, node);
+        if (node->parent == NULL) return;
+        node->parent->child_levels[before]--;
+        node->parent->child_levels[node->level]++;
+    }
+}
+
+void sheaf__order_gain(sheaf_prefix *cache, sheaf__node *parent, const sheaf__node *child)
+{
+    parent->child_levels[child->level]++;
+    sheaf__order_relevel(cache, parent);
+}
+
+void sheaf__order_lose(sheaf_prefix *cache, sheaf__node *parent, const sheaf__node *child)
+{
+    parent->child_levels[child->level]--;
+    sheaf__order_relevel(cache, parent);
+}
+
+sheaf__node *sheaf__order_first(const sheaf_prefix *cache)
+{
+    for (uint32_t level = 0; level < SHEAF__LEVELS; level++)
+        if (!sheaf__list_empty(&cache->levels[level])) {
+            sheaf__node *first = of_use(cache->levels[level].next);
+            SHEAF__ASSERT(sheaf__node_is_leaf(first));
+            return first;
+        }
+    return NULL;
+}
+
+void sheaf__ledger_touch(sheaf_prefix *cache, sheaf__node *node)
+{
+    uint64_t now = sheaf__prefix_now(cache);
+    for (; node != NULL && node->parent != NULL; node = node->parent) {
+        node->last_use_ns = now;
+        node->use_order = ++cache->n_uses;
+        sheaf__list_remove(&node->use);
+        if (node->pinned_below == 0)
+            sheaf__list_insert(&cache->levels[node->level], &node->use);
+    }
+}
