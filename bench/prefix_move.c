@@ -340,12 +340,12 @@ static void churn_once(uint64_t n_blocks, uint64_t seed, churn *out)
                    .ratio_before = reserved_ratio(&r, &stats)};
     sheaf_compaction done = SHEAF_COMPACTION_INIT;
     sheaf_status status;
-    double start = bench_seconds();
+    double start = rig_cpu_seconds();
     do {
         status = sheaf_pool_compact(r.pool, 64, &done);
         out->moved += done.blocks_moved;
     } while (status == SHEAF_PENDING);
-    out->seconds = bench_seconds() - start;
+    out->seconds = rig_cpu_seconds() - start;
     rig_must(status, "compact");
     rig_must(sheaf_pool_stats_read(r.pool, &stats), "read statistics");
     out->after = (double)stats.bytes_reserved / (1 << 20);
@@ -360,12 +360,12 @@ static double copy_block(uint64_t n_blocks, uint64_t n_copies, uint64_t seed)
     rig r = {.random = seed};
     unsigned char *memory = bench_map(2 * n_blocks * bytes);
     system_must(memory != NULL, "prepare");
-    double start = bench_seconds();
+    double start = rig_cpu_seconds();
     for (uint64_t i = 0; i < n_copies; i++) {
         uint64_t from = rig_random(&r) % n_blocks, to = n_blocks + rig_random(&r) % n_blocks;
         memcpy(memory + to * bytes, memory + from * bytes, bytes);
     }
-    double seconds = bench_seconds() - start;
+    double seconds = rig_cpu_seconds() - start;
     bench_unmap(memory, 2 * n_blocks * bytes);
     return seconds / (double)n_copies;
 }

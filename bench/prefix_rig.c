@@ -4,9 +4,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CHUNK     512 /* positions written at once */
 #define MAX_LAYER 64
+
+double rig_cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
 
 void rig_must(sheaf_status status, const char *what)
 {

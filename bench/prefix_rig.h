@@ -24,6 +24,10 @@ typedef struct rig {
     uint64_t random; /* state */
 } rig;
 
+/* Processor time of this thread: what computes, and waits for nothing, is timed with it, so that others
+ * on the machine do not count. */
+double rig_cpu_seconds(void);
+
 /* Ends the program unless the status is SHEAF_OK. */
 void rig_must(sheaf_status status, const char *what);
 
