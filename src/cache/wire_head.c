@@ -145,6 +145,30 @@ sheaf_status sheaf__wire_head_agrees(const sheaf__wire_head *head, const sheaf__
     return SHEAF_OK;
 }
 
+/* Says what of a layer differs. */
+static sheaf_status other_layer(uint32_t i, const sheaf_layer *saved, const sheaf_layer *here,
+                                sheaf_error *err)
+{
+    const struct {
+        const char *what;
+        uint32_t saved, here;
+    } sizes[] = {{"KV heads", saved->n_kv_heads, here->n_kv_heads},
+                 {"numbers in a key", saved->key_dim, here->key_dim},
+                 {"numbers in a value", saved->value_dim, here->value_dim},
+                 {"positions in its window", saved->window, here->window}};
+    for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        if (sizes[s].saved != sizes[s].here)
+            return sheaf__error_set(err, SHEAF_E_FOREIGN,
+                                    "saved with another layout: layer %u has %u %s, here %u", i,
+                                    sizes[s].saved, sizes[s].what, sizes[s].here);
+    return sheaf__error_set(
+        err, SHEAF_E_FOREIGN,
+        "saved with other codecs: K and V of layer %u are %s and %s, here %s "
+        "and %s",
+        i, sheaf_codec_name(saved->codec_k), sheaf_codec_name(saved->codec_v),
+        sheaf_codec_name(here->codec_k), sheaf_codec_name(here->codec_v));
+}
+
 static sheaf_status check_layers(const sheaf__wire_head *head, const sheaf__layout *layout,
                                  sheaf_error *err)
 {
@@ -156,11 +180,7 @@ static sheaf_status check_layers(const sheaf__wire_head *head, const sheaf__layo
                                 layout->block_tokens);
     for (uint32_t i = 0; i < head->n_layers; i++)
         if (memcmp(&head->layers[i], &layout->layers[i].layer, sizeof(sheaf_layer)) != 0)
-            return sheaf__error_set(
-                err, SHEAF_E_FOREIGN,
-                "saved with another layer %u: its heads, dimensions, window "
-                "or codecs are not those here",
-                i);
+            return other_layer(i, &head->layers[i], &layout->layers[i].layer, err);
     return SHEAF_OK;
 }
 
