@@ -244,6 +244,20 @@ SHEAF_WARN sheaf_status sheaf__wire_load(sheaf_pool *pool, const sheaf_key *spac
                                          const sheaf_source *source, uint64_t n_bytes,
                                          const sheaf__wire_places *places, sheaf_error *err);
 
+/* What a scan tells as it reads; any may be null. */
+typedef struct sheaf__wire_hooks {
+    void *ctx;
+    sheaf_frame_fn *on_frame;
+    void (*on_sequence)(void *ctx, const sheaf__wire_sequence *sequence);
+    void (*on_tokens)(void *ctx, const int32_t *tokens,
+                      uint32_t n); /* of that, from its first */
+} sheaf__wire_hooks;
+
+/* sheaf_wire_scan that tells more. */
+SHEAF_WARN sheaf_status sheaf__wire_scan(const sheaf_source *source,
+                                         const sheaf__wire_hooks *hooks, sheaf_wire_info *out,
+                                         sheaf_error *err);
+
 /* ---- wire_fd.c --------------------------------------------------------------------------- */
 
 /* A descriptor and what the system said of it last. */

@@ -59,30 +59,52 @@ sheaf_status sheaf__wire_in_named_all(const sheaf__wire_in *in, const sheaf__wir
 
 /* ---- scanning ------------------------------------------------------------------------------ */
 
-static sheaf_status scan_sequence(sheaf__wire_in *in, const sheaf__wire_head *head,
-                                  uint64_t *n_tokens, uint64_t *n_named)
+#define PIECE 1024 /* ids, or numbers of blocks, looked at together */
+
+/* One scan. */
+typedef struct scan {
+    sheaf__wire_in in;
+    sheaf__wire_head head;
+    const sheaf__wire_hooks *hooks;
+} scan;
+
+static sheaf_status scan_tokens(scan *s, uint64_t left)
 {
-    sheaf__wire_sequence sequence;
-    SHEAF__TRY(sheaf__wire_in_open_sequence(in, head, &sequence, n_tokens));
-    SHEAF__TRY(sheaf__wire_in_get(in, NULL, sequence.n_tokens * sizeof(int32_t)));
-    uint32_t numbers[1024];
-    for (uint32_t g = 0; g < head->n_groups; g++)
-        for (uint64_t left = sequence.held[g].n; left != 0;) {
-            uint64_t n = sheaf__min_u64(left, sizeof numbers / sizeof numbers[0]);
-            SHEAF__TRY(sheaf__wire_in_get(in, numbers, n * sizeof numbers[0]));
-            for (uint64_t i = 0; i < n; i++)
-                SHEAF__TRY(sheaf__wire_in_name(in, head, g, numbers[i], &n_named[g]));
-            left -= n;
-        }
-    return sheaf__wire_in_close(in);
+    int32_t tokens[PIECE];
+    while (left != 0) {
+        uint64_t n = sheaf__min_u64(left, PIECE);
+        SHEAF__TRY(sheaf__wire_in_get(&s->in, tokens, n * sizeof tokens[0]));
+        if (s->hooks->on_tokens != NULL)
+            s->hooks->on_tokens(s->hooks->ctx, tokens, (uint32_t)n);
+        left -= n;
+    }
+    return SHEAF_OK;
 }
 
-static sheaf_status scan_sequences(sheaf__wire_in *in, const sheaf__wire_head *head)
+static sheaf_status scan_sequence(scan *s, uint64_t *n_tokens, uint64_t *n_named)
+{
+    sheaf__wire_sequence sequence = {0};
+    uint32_t numbers[PIECE];
+    SHEAF__TRY(sheaf__wire_in_open_sequence(&s->in, &s->head, &sequence, n_tokens));
+    if (s->hooks->on_sequence != NULL) s->hooks->on_sequence(s->hooks->ctx, &sequence);
+    SHEAF__TRY(scan_tokens(s, sequence.n_tokens));
+    for (uint32_t g = 0; g < s->head.n_groups; g++)
+        for (uint64_t left = sequence.held[g].n; left != 0;) {
+            uint64_t n = sheaf__min_u64(left, PIECE);
+            SHEAF__TRY(sheaf__wire_in_get(&s->in, numbers, n * sizeof numbers[0]));
+            for (uint64_t i = 0; i < n; i++)
+                SHEAF__TRY(sheaf__wire_in_name(&s->in, &s->head, g, numbers[i], &n_named[g]));
+            left -= n;
+        }
+    return sheaf__wire_in_close(&s->in);
+}
+
+static sheaf_status scan_sequences(scan *s)
 {
     uint64_t n_tokens = 0, n_named[SHEAF_MAX_GROUPS] = {0};
-    for (uint32_t i = 0; i < head->n_sequences; i++)
-        SHEAF__TRY(scan_sequence(in, head, &n_tokens, n_named));
-    return sheaf__wire_in_named_all(in, head, n_tokens, n_named);
+    for (uint32_t i = 0; i < s->head.n_sequences; i++)
+        SHEAF__TRY(scan_sequence(s, &n_tokens, n_named));
+    return sheaf__wire_in_named_all(&s->in, &s->head, n_tokens, n_named);
 }
 
 /* The layout that a head's layers make; nothing of a pool's is known. */
@@ -115,12 +137,14 @@ static sheaf_status check_layout(const sheaf__wire_head *head, sheaf__memory *me
     return st;
 }
 
-static sheaf_status scan_all(sheaf__wire_in *in, sheaf__wire_head *head)
+static sheaf_status scan_all(scan *s)
 {
+    sheaf__wire_in *in = &s->in;
+    sheaf__wire_head *head = &s->head;
     SHEAF__TRY(sheaf__wire_head_get(head, in));
     SHEAF__TRY(check_layout(head, in->memory, in->err));
     if (head->carries == SHEAF__WIRE_SEQUENCES)
-        SHEAF__TRY(scan_sequences(in, head));
+        SHEAF__TRY(scan_sequences(s));
     else
         SHEAF__TRY(sheaf__wire_in_names(in, head, NULL, NULL));
     for (uint32_t g = 0; g < head->n_groups; g++)
@@ -153,23 +177,29 @@ static sheaf_wire_info info_of(const sheaf__wire_head *head, uint32_t n_frames)
     return info;
 }
 
-sheaf_status sheaf_wire_scan(const sheaf_source *source, sheaf_frame_fn *on_frame, void *ctx,
-                             sheaf_wire_info *out, sheaf_error *err)
+sheaf_status sheaf__wire_scan(const sheaf_source *source, const sheaf__wire_hooks *hooks,
+                              sheaf_wire_info *out, sheaf_error *err)
 {
     if (source == NULL || source->read == NULL || out == NULL ||
         out->struct_size < sizeof out->struct_size)
         return sheaf__error_set(err, SHEAF_E_INVALID, "nothing to scan, or nowhere to");
     sheaf__memory memory;
     sheaf__memory_init(&memory, NULL);
-    sheaf__wire_in in;
-    sheaf__wire_head head = {0};
-    sheaf_status st = sheaf__wire_in_begin(&in, source, &memory, err);
-    in.on_frame = on_frame;
-    in.on_frame_ctx = ctx;
-    if (st == SHEAF_OK) st = scan_all(&in, &head);
-    sheaf_wire_info info = info_of(&head, in.n_frames);
+    scan s = {.hooks = hooks};
+    sheaf_status st = sheaf__wire_in_begin(&s.in, source, &memory, err);
+    s.in.on_frame = hooks->on_frame;
+    s.in.on_frame_ctx = hooks->ctx;
+    if (st == SHEAF_OK) st = scan_all(&s);
+    sheaf_wire_info info = info_of(&s.head, s.in.n_frames);
     if (st == SHEAF_OK) st = sheaf__struct_give(out, &info, sizeof info);
-    sheaf__wire_head_free(&head, &memory);
-    sheaf__wire_in_end(&in);
+    sheaf__wire_head_free(&s.head, &memory);
+    sheaf__wire_in_end(&s.in);
     return st;
+}
+
+sheaf_status sheaf_wire_scan(const sheaf_source *source, sheaf_frame_fn *on_frame, void *ctx,
+                             sheaf_wire_info *out, sheaf_error *err)
+{
+    const sheaf__wire_hooks hooks = {.ctx = ctx, .on_frame = on_frame};
+    return sheaf__wire_scan(source, &hooks, out, err);
 }
