@@ -42,7 +42,17 @@ _sheaf() {
         *) return ;;
         esac
     else
-        list=$("$program" "${COMP_WORDS[1]}" --help 2>/dev/null | sed -nE 's/^  .{4}(--[a-z-]+).*/\1/p')
+        # flags, and what the usage line asks for: "one|other" first, then a FILE
+        value=$("$program" "${COMP_WORDS[1]}" --help 2>/dev/null)
+        list=$(sed -nE 's/^  .{4}(--[a-z-]+).*/\1/p' <<<"$value")
+        value=$(sed -nE '1s/^usage: sheaf [a-z]+ ([a-z]+(\|[a-z]+)+) FILE .*/\1/p' <<<"$value")
+        if [ -n "$value" ] && [ "$COMP_CWORD" = 2 ]; then
+            list="${value//|/ } $list"
+        elif [ -n "$value" ] && [[ $word != -* ]]; then
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$word")
+            return
+        fi
     fi
     mapfile -t COMPREPLY < <(compgen -W "$list" -- "$word")
 }

@@ -19,6 +19,7 @@ extern const sheaf__command sheaf__command_run;
 extern const sheaf__command sheaf__command_chat;
 extern const sheaf__command sheaf__command_inspect;
 extern const sheaf__command sheaf__command_tokenize;
+extern const sheaf__command sheaf__command_kv;
 extern const sheaf__command sheaf__command_demo;
 
 /* Flags that every command with a model has. */

@@ -55,8 +55,8 @@ void sheaf__flag_range(sheaf__flag *flag, double min, double max);
 /* choices: up to SHEAF__MAX_CHOICES texts, and a null where they are fewer. */
 void sheaf__flag_choices(sheaf__flag *flag, const char *const *choices);
 
-/* Asks for a word without dashes, after those asked for before; all must be given. `name` stands for it in
- * sentences. Points into argv. */
+/* Asks for a word without dashes, after those asked for before; all must be given. `name` stands for
+ * it in sentences. Points into argv. */
 void sheaf__flags_word(sheaf__flags *flags, const char *name, const char **value);
 
 /* A subcommand: `sheaf NAME`. */

@@ -1,14 +1,21 @@
-/* cli/run.c - `sheaf run`: one prompt, one answer, streamed. */
+/* cli/run.c - `sheaf run`: one prompt, one answer, streamed.
+ *
+ * With --load-kv the prompt's K and V come out of a file, as far as the prompt begins with the tokens
+ * in it; with --save-kv those of prompt and answer go into one. Both can be the same file.
+ */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "cli/answer.h"
 #include "cli/cli.h"
+#include "engine/session.h"
 
 #define DEFAULT_MAX_TOKENS 256
 
@@ -19,6 +26,8 @@ typedef struct run_flags {
     const char *file;
     const char *system;
     const char *template_name;
+    const char *load_kv;
+    const char *save_kv;
     uint32_t max_tokens;
     bool chat;
     bool ids;
@@ -32,8 +41,10 @@ typedef struct run_state {
     sheaf__model *model;
     sheaf__text prompt;
     sheaf__ids ids;
+    sheaf_key space; /* of the files */
     sheaf__kv kv;
     bool has_kv;
+    sheaf__kept kept;
     sheaf__sampler *sampler;
     float *logits; /* [vocab] */
     sheaf__answer answer;
@@ -55,11 +66,20 @@ static void add_prompt_flags(run_flags *f, sheaf__flags *flags)
                      "a template's name instead of the model's own; implies --chat");
 }
 
+static void add_file_flags(run_flags *f, sheaf__flags *flags)
+{
+    const uint32_t text = SHEAF__FLAG_TEXT;
+    sheaf__flags_add(flags, text, "load-kv=FILE", &f->load_kv,
+                     "begin with the keys and values in a file");
+    sheaf__flags_add(flags, text, "save-kv=FILE", &f->save_kv,
+                     "keep those of prompt and answer in a file");
+}
+
 static void add_answer_flags(run_flags *f, sheaf__flags *flags)
 {
     sheaf__flag_range(sheaf__flags_add(flags, SHEAF__FLAG_U32, "max-tokens,n=N", &f->max_tokens,
                                        "tokens of the answer at most (default 256)"),
-                      1, 1 << 24);
+                      0, 1 << 24);
     sheaf__sampling_flags_add(&f->sampling, flags);
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "ids", &f->ids,
                      "print token ids instead of text");
@@ -67,21 +87,42 @@ static void add_answer_flags(run_flags *f, sheaf__flags *flags)
                      "no progress and no figures on standard error");
 }
 
+/* Refuses combinations that say nothing or too much. */
+static sheaf_status check_flags(const run_flags *f, sheaf_error *err)
+{
+    bool has_prompt = f->prompt != NULL || f->file != NULL;
+    SHEAF__TRY(sheaf__cli_need_model(f->model.path, err));
+    if ((f->prompt != NULL && f->file != NULL) || (!has_prompt && f->load_kv == NULL))
+        return sheaf__error_set(err, SHEAF_E_USAGE,
+                                "give the prompt with either --prompt or --file");
+    if (f->chat && !has_prompt)
+        return sheaf__error_set(err, SHEAF_E_USAGE,
+                                "a chat template needs a message: --prompt or --file");
+    if ((f->load_kv != NULL || f->save_kv != NULL) && f->model.kv_backend == SHEAF__KV_DENSE)
+        return sheaf__error_set(
+            err, SHEAF_E_USAGE,
+            "--%s: the dense backend has no blocks to keep; --kv-backend paged has",
+            f->load_kv != NULL ? "load-kv" : "save-kv");
+    if (f->max_tokens == 0 && f->save_kv == NULL)
+        return sheaf__error_set(err, SHEAF_E_USAGE,
+                                "--max-tokens: 0 is for --save-kv, to keep a prompt alone");
+    return SHEAF_OK;
+}
+
 static sheaf_status parse(int argc, char **argv, run_flags *f, bool *done, sheaf_error *err)
 {
     sheaf__flags flags = {0};
     sheaf__model_flags_add(&f->model, &flags);
     add_prompt_flags(f, &flags);
+    add_file_flags(f, &flags);
     add_answer_flags(f, &flags);
     SHEAF__TRY(sheaf__flags_parse(&sheaf__command_run, &flags, argc, argv, done, err));
     if (*done) return sheaf__cli_flush(err);
-    SHEAF__TRY(sheaf__cli_need_model(f->model.path, err));
-    if ((f->prompt == NULL) == (f->file == NULL))
-        return sheaf__error_set(err, SHEAF_E_USAGE,
-                                "give the prompt with either --prompt or --file");
     if (f->system != NULL || f->template_name != NULL) f->chat = true;
-    return SHEAF_OK;
+    return check_flags(f, err);
 }
+
+/* ---- the prompt -------------------------------------------------------------------------- */
 
 /* Opens FILE, or standard input for "-", and reads it whole. */
 static sheaf_status read_prompt(const char *path, sheaf__text *out, sheaf_error *err)
@@ -138,6 +179,81 @@ static sheaf_status make_ids(run_state *run, sheaf_error *err)
     return status;
 }
 
+/* ---- files of K and V -------------------------------------------------------------------- */
+
+/* Whether a file can be put there, before there is much work to lose. */
+static sheaf_status check_target(const char *path, sheaf_error *err)
+{
+    struct stat st;
+    char directory[PATH_MAX] = ".";
+    const char *end = strrchr(path, '/');
+    int code = 0;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) code = EISDIR;
+    if (end != NULL) snprintf(directory, sizeof directory, "%.*s", (int)(end - path) + 1, path);
+    if (code == 0 && access(directory, W_OK | X_OK) != 0) code = errno;
+    if (code == 0) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(code));
+}
+
+/* The saved tokens are the prompt where none is given. */
+static sheaf_status take_saved_ids(run_state *run, sheaf_error *err)
+{
+    const int32_t *tokens = sheaf__kv_tokens(&run->kv);
+    uint32_t n = sheaf__kv_length(&run->kv);
+    if (n == 0)
+        return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: holds no token to go on from",
+                                run->flags->load_kv);
+    for (uint32_t i = 0; i < n; i++) SHEAF__TRY(sheaf__ids_push(&run->ids, tokens[i]));
+    return SHEAF_OK;
+}
+
+static void say_kept(const run_state *run)
+{
+    const char *file = run->flags->load_kv;
+    if (run->flags->quiet) return;
+    if (run->kept.slid)
+        fprintf(stderr,
+                "%s: a window has let go of what the first %u tokens need; the prompt is run "
+                "from its beginning\n",
+                file, run->kept.n_common);
+    else
+        fprintf(stderr, "%u of %u prompt tokens from %s\n", run->kept.n_kept, run->ids.n, file);
+}
+
+/* Makes the cache, out of the file where there is one, and the prompt's ids. */
+static sheaf_status make_kv(run_state *run, sheaf_error *err)
+{
+    const run_flags *f = run->flags;
+    bool has_prompt = f->prompt != NULL || f->file != NULL;
+    if (has_prompt) SHEAF__TRY(make_ids(run, err));
+    if (f->load_kv != NULL || f->save_kv != NULL)
+        SHEAF__TRY(sheaf__session_space(run->model, f->model.path, &run->space, err));
+    if (f->load_kv == NULL)
+        SHEAF__TRY(sheaf__model_new_kv(run->model, &run->kv));
+    else
+        SHEAF__TRY(sheaf__session_load(run->model, &run->space, f->load_kv, &run->kv, err));
+    run->has_kv = true;
+    if (!has_prompt) SHEAF__TRY(take_saved_ids(run, err));
+    if (f->load_kv == NULL) return SHEAF_OK;
+    SHEAF__TRY(sheaf__session_keep(&run->kv, run->ids.data, run->ids.n, &run->kept));
+    sheaf__progress_end(&run->progress);
+    say_kept(run);
+    return SHEAF_OK;
+}
+
+/* An answer's last token was not run, where it ended by length: what goes on from the file would lack
+ * it. It is left out where the context has no room for it. */
+static sheaf_status save_kv(run_state *run, sheaf_error *err)
+{
+    uint32_t length = sheaf__kv_length(&run->kv), n_answer = run->answer.tokens.n;
+    if (length < run->ids.n + n_answer && length < run->model->options.ctx_size)
+        SHEAF__TRY(sheaf__model_prefill(run->model, &run->kv,
+                                        run->answer.tokens.data + n_answer - 1, 1, NULL, err));
+    return sheaf__session_save(&run->kv, &run->space, run->flags->save_kv, err);
+}
+
+/* ---- the answer -------------------------------------------------------------------------- */
+
 /* Streams a token. Non-zero stops the answer: standard output is gone. */
 static int on_token(void *ctx, uint32_t answer, int32_t token)
 {
@@ -165,11 +281,11 @@ static void print_figures(const run_state *run)
 {
     const sheaf__model *model = run->model;
     double prefill_s = (double)run->prefill_ns * 1e-9, decode_s = (double)run->decode_ns * 1e-9;
-    uint32_t n_answer = run->answer.tokens.n;
+    uint32_t n_answer = run->answer.tokens.n, n_run = run->ids.n - run->kept.n_kept;
     fprintf(stderr,
             "prompt %u tokens in %.2f s (%.0f a second), answer %u tokens in %.2f s (%.1f a "
             "second)%s\n",
-            run->ids.n, prefill_s, run->ids.n / prefill_s, n_answer, decode_s,
+            n_run, prefill_s, n_run / prefill_s, n_answer, decode_s,
             decode_s > 0 ? n_answer / decode_s : 0.0,
             run->answer.finish == SHEAF__FINISH_LENGTH ? ", stopped by length" : "");
     uint32_t isa = SHEAF_ISA_AUTO;
@@ -179,33 +295,39 @@ static void print_figures(const run_state *run)
     sheaf__cli_print_kv(stderr, model, &run->kv);
 }
 
-static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
+/* Decodes and streams. */
+static sheaf_status write_answer(run_state *run, sheaf_error *err)
 {
     sheaf__model *model = run->model;
-    uint32_t vocab = model->config.vocab;
-    SHEAF__TRY(make_ids(run, err));
-    SHEAF__TRY(
-        sheaf__sampler_create(&run->flags->sampling, vocab, &model->memory, &run->sampler));
-    SHEAF__TRY(sheaf__model_new_kv(model, &run->kv));
-    run->has_kv = true;
-    run->logits = malloc(vocab * sizeof *run->logits);
-    if (run->logits == NULL) return SHEAF_E_NO_MEMORY;
     uint64_t start = sheaf__clock_ns();
-    SHEAF__TRY(
-        sheaf__model_prefill(model, &run->kv, run->ids.data, run->ids.n, run->logits, err));
-    uint64_t filled = sheaf__clock_ns();
-    sheaf__progress_end(&run->progress);
-    run->prefill_ns = filled - start;
     sheaf__stream_begin(&run->stream, model->tokenizer);
     run->answer.kv = &run->kv;
     run->answer.sampler = run->sampler;
     run->answer.max_tokens = run->flags->max_tokens;
     run->answer.logits = run->logits;
     sheaf_status status = sheaf__model_decode(model, &run->answer, 1, on_token, run, err);
-    run->decode_ns = sheaf__clock_ns() - filled;
+    run->decode_ns = sheaf__clock_ns() - start;
     /* what was said so far ends in a whole line, also when it broke off */
     sheaf_status ended = finish_stream(run, status == SHEAF_OK ? err : NULL);
     return status != SHEAF_OK ? status : ended;
+}
+
+static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
+{
+    sheaf__model *model = run->model;
+    uint32_t vocab = model->config.vocab;
+    SHEAF__TRY(
+        sheaf__sampler_create(&run->flags->sampling, vocab, &model->memory, &run->sampler));
+    SHEAF__TRY(make_kv(run, err));
+    run->logits = malloc(vocab * sizeof *run->logits);
+    if (run->logits == NULL) return SHEAF_E_NO_MEMORY;
+    uint64_t start = sheaf__clock_ns();
+    SHEAF__TRY(
+        sheaf__session_fill(model, &run->kv, run->ids.data, run->ids.n, run->logits, err));
+    run->prefill_ns = sheaf__clock_ns() - start;
+    sheaf__progress_end(&run->progress);
+    if (run->flags->max_tokens != 0) SHEAF__TRY(write_answer(run, err));
+    return run->flags->save_kv == NULL ? SHEAF_OK : save_kv(run, err);
 }
 
 static void run_close(run_state *run)
@@ -230,7 +352,9 @@ static int run_main(int argc, char **argv)
     if (status == SHEAF_OK && !done) {
         run.progress.quiet = flags.quiet;
         sheaf__model_options options = sheaf__model_flags_options(&flags.model, &run.progress);
-        status = sheaf__model_open(flags.model.path, &options, &run.model, &err);
+        if (flags.save_kv != NULL) status = check_target(flags.save_kv, &err);
+        if (status == SHEAF_OK)
+            status = sheaf__model_open(flags.model.path, &options, &run.model, &err);
         if (status == SHEAF_OK) status = answer_prompt(&run, &err);
         sheaf__progress_end(&run.progress);
         if (status == SHEAF_OK && !flags.quiet) print_figures(&run);
@@ -245,6 +369,9 @@ const sheaf__command sheaf__command_run = {
     .summary = "answer one prompt, streamed",
     .details =
         "The prompt is continued as it stands; --chat puts it into the model's chat template.\n"
-        "The answer goes to standard output, progress and figures to standard error.\n",
+        "The answer goes to standard output, progress and figures to standard error.\n"
+        "With --load-kv and no prompt, the tokens in the file are continued; -n 0 with "
+        "--save-kv\n"
+        "keeps a prompt without an answer.\n",
     .run = run_main,
 };

@@ -33,6 +33,11 @@ offers a_command_is_completed inspect insp
 for command in run chat inspect tokenize demo; do
     offers "the_flags_of_${command}_are_offered" "$(flags_of $command)" $command ""
 done
+offers what_to_do_and_flags_are_offered "dump,verify,$(flags_of kv)" kv ""
+offers what_to_do_is_completed verify kv v
+offers the_flags_of_kv_are_offered "$(flags_of kv)" kv dump --
+offers a_file_follows_what_to_do "$work/notes.txt" kv verify "$work/no"
+offers files_follow_load_kv "$work/notes.txt" run --load-kv "$work/no"
 offers a_flag_is_completed --threads run --thr
 offers flags_that_begin_alike_are_offered --threads,--temp,--top-p,--top-k chat --t
 offers flags_follow_a_switch --top-p,--top-k run --chat --top

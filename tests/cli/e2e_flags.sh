@@ -25,6 +25,7 @@ refused() { # name exit-code pattern arguments...: one line on standard error, n
 
 mkdir "$work/bare"
 cp $demo/config.json "$work/bare"
+: >"$work/empty"
 
 refused an_unknown_command_is_refused 2 "'fly'.*no such command" fly
 refused an_unknown_flag_is_refused 2 "--wings: no such flag" run --wings
@@ -69,6 +70,23 @@ refused a_missing_prompt_file_is_named 1 "no-such-file" run -m $demo -f no-such-
 refused an_empty_prompt_is_refused 2 "--prompt: the prompt is empty" run -m $demo -p ""
 refused an_empty_prompt_file_is_refused 2 "--file: the prompt is empty" run -m $demo -f /dev/null
 refused a_prompt_beyond_the_context_is_refused 1 "context\|positions" run -m $demo -p "a b c d e f g h" --ctx-size 4
+refused no_answer_and_nothing_kept_is_refused 2 "0 is for --save-kv" run -m $demo -p a -n 0
+refused a_template_without_a_prompt_is_refused 2 "needs a message" run -m $demo --load-kv f --chat
+refused two_prompts_and_a_file_are_refused 2 "--prompt or --file" run -m $demo -p a -f b --load-kv f
+refused a_file_for_the_dense_backend_is_refused 2 "--save-kv: the dense backend" run -m $demo -p a \
+    --kv-backend dense --save-kv f
+refused a_file_from_the_dense_backend_is_refused 2 "--load-kv: the dense backend" run -m $demo -p a \
+    --kv-backend dense --load-kv f
+refused a_file_in_no_directory_is_refused 1 "no-such-dir/f: No such file" run -m $demo -p a --save-kv no-such-dir/f
+refused a_directory_is_no_file_to_keep_in 1 "$work: Is a directory" run -m $demo -p a --save-kv "$work"
+refused a_missing_file_of_kept_tokens_is_named 1 "no-such-file: No such file" run -m $demo -p a --load-kv no-such-file
+refused kv_asks_what_to_do 2 "what to do is missing; usage: sheaf kv dump|verify FILE" kv
+refused kv_asks_for_a_file 2 "FILE is missing" kv dump
+refused kv_knows_two_things_to_do 2 "'show': neither dump nor verify" kv show f
+refused kv_takes_one_file 2 "'b': unexpected argument" kv verify a b
+refused kv_verify_shows_nothing 2 "--tokens: is for dump" kv verify --tokens f
+refused kv_names_a_missing_file 1 "no-such-file: No such file" kv verify no-such-file
+refused kv_refuses_an_empty_file 1 "$work/empty: " kv verify "$work/empty"
 refused chat_asks_for_a_missing_model 2 "--model" chat
 refused chat_refuses_a_stray_argument 2 "unexpected argument" chat -m $demo hello
 refused chat_refuses_a_prompt 2 "no such flag" chat -m $demo -p hello
@@ -124,7 +142,7 @@ tap_equal a_closed_standard_input_is_a_sentence "1 sheaf tokenize: standard inpu
 
 tap_equal "the_version_names_the_instruction_set" yes \
     "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
-for command in run chat inspect tokenize demo; do
+for command in run chat inspect tokenize kv demo; do
     tap_equal "sheaf_lists_$command" yes "$("$sheaf" --help | grep -q "^  $command " && echo yes)"
     # long flags, in the order in which each page shows them
     "$sheaf" $command --help | sed -n 's/^  \(-[a-z], \|    \)--\([a-z-]*\).*/\2/p' | sort >"$work/help"
