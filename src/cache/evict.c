@@ -100,7 +100,7 @@ static void evict_in_order(const goal *to)
 {
     sheaf_prefix *cache = to->cache;
     uint64_t skipped = 0;
-    while (!reached(to) && skipped <= cache->stats.entries) {
+    while (!reached(to) && skipped < cache->stats.entries) {
         sheaf__node *leaf = sheaf__order_first(cache);
         if (leaf == NULL) return;
         uint64_t before = sheaf__pool_tree_only_bytes(cache->pool);
@@ -139,7 +139,7 @@ static void forget_held(const goal *to)
 {
     sheaf_prefix *cache = to->cache;
     uint64_t skipped = 0;
-    while (!reached(to) && skipped <= cache->stats.entries) {
+    while (!reached(to) && skipped < cache->stats.entries) {
         sheaf__node *leaf = sheaf__order_first(cache);
         if (leaf == NULL) return;
         if (stands_on_own_blocks(cache, leaf)) {
@@ -168,7 +168,7 @@ static void limit_entries(sheaf_prefix *cache)
     while (cache->stats.entries > cache->limits.max_entries) {
         sheaf__node *leaf = sheaf__order_first(cache);
         if (leaf == NULL) return;
-        if (skipped > cache->stats.entries || held_end(cache, leaf) == 0) {
+        if (skipped >= cache->stats.entries || held_end(cache, leaf) == 0) {
             sheaf__tree_remove(cache, leaf, SHEAF_LEFT_ENTRIES);
         } else {
             sheaf__ledger_touch(cache, leaf);

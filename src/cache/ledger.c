@@ -124,7 +124,7 @@ static sheaf__node *first_of(const sheaf_prefix *cache, const choice *which)
 }
 
 /* Children come before their parents, so that a parent left alone goes in the same pass. Joining
- * waits until a node's own turn: what comes next is then neither of the two. */
+ * waits until a node's own turn, and roots until the end: what comes next then stays. */
 static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
 {
     uint64_t before = cache->stats.evictions[SHEAF_LEFT_RESET];
@@ -133,9 +133,10 @@ static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
         next = last ? NULL : sheaf__nodes_next(cache, node);
         if (chosen(which, node))
             sheaf__tree_take_out(cache, node, SHEAF_LEFT_RESET);
-        else
+        else if (node->parent != NULL)
             sheaf__tree_tidy(cache, node);
     }
+    sheaf__space_sweep(cache);
     return (uint32_t)(cache->stats.evictions[SHEAF_LEFT_RESET] - before);
 }
 

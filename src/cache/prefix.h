@@ -201,7 +201,7 @@ static inline sheaf__node *sheaf__node_next_sibling(const sheaf__node *node)
 }
 
 /* Every node of every namespace once, children before their parent, roots included: first, and next
- * of one that may since have been taken out if it was asked for before. Null: no more. */
+ * of one that may be taken out or joined once it was asked for (a root may not). Null: no more. */
 sheaf__node *sheaf__nodes_first(const sheaf_prefix *cache);
 sheaf__node *sheaf__nodes_next(const sheaf_prefix *cache, const sheaf__node *node);
 

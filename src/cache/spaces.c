@@ -60,9 +60,10 @@ static uint64_t slot_of(const sheaf_prefix *cache, const sheaf__node *root)
     return i;
 }
 
-void sheaf__space_remove(sheaf_prefix *cache, const sheaf__node *root)
+/* Empties slot i, and moves what probed past it back, as in index.c. */
+static void empty_slot(sheaf_prefix *cache, uint64_t i)
 {
-    uint64_t mask = cache->spaces_capacity - 1, i = slot_of(cache, root);
+    uint64_t mask = cache->spaces_capacity - 1;
     for (uint64_t j = (i + 1) & mask; cache->spaces[j] != NULL; j = (j + 1) & mask) {
         uint64_t home = home_of(cache, &cache->spaces[j]->before);
         if (((j - home) & mask) < ((j - i) & mask)) continue;
@@ -71,6 +72,25 @@ void sheaf__space_remove(sheaf_prefix *cache, const sheaf__node *root)
     }
     cache->spaces[i] = NULL;
     cache->n_spaces--;
+}
+
+void sheaf__space_remove(sheaf_prefix *cache, const sheaf__node *root)
+{
+    empty_slot(cache, slot_of(cache, root));
+}
+
+void sheaf__space_sweep(sheaf_prefix *cache)
+{
+    uint64_t i = 0;
+    while (i < cache->spaces_capacity) {
+        sheaf__node *root = cache->spaces[i];
+        if (root == NULL || !sheaf__node_is_leaf(root)) {
+            i++;
+            continue;
+        }
+        empty_slot(cache, i); /* what has moved here is looked at next */
+        sheaf__node_destroy(cache, root);
+    }
 }
 
 static sheaf__node *from_slot(const sheaf_prefix *cache, uint64_t i)

@@ -80,6 +80,9 @@ SHEAF_WARN sheaf_status sheaf__space_reserve(sheaf_prefix *cache);
 void sheaf__space_insert(sheaf_prefix *cache, sheaf__node *root);
 void sheaf__space_remove(sheaf_prefix *cache, const sheaf__node *root);
 
+/* Removes and destroys all roots without children. */
+void sheaf__space_sweep(sheaf_prefix *cache);
+
 /* All roots: the first, and the one after. Null: no more. */
 sheaf__node *sheaf__space_first(const sheaf_prefix *cache);
 sheaf__node *sheaf__space_next(const sheaf_prefix *cache, const sheaf__node *root);
