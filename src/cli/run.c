@@ -41,7 +41,8 @@ typedef struct run_state {
     sheaf__model *model;
     sheaf__text prompt;
     sheaf__ids ids;
-    sheaf_key space; /* of the files */
+    sheaf__identity id; /* of the model, with a file of K and V */
+    sheaf_key space;    /* of the file */
     sheaf__kv kv;
     bool has_kv;
     sheaf__kept kept;
@@ -227,7 +228,7 @@ static sheaf_status make_kv(run_state *run, sheaf_error *err)
     bool has_prompt = f->prompt != NULL || f->file != NULL;
     if (has_prompt) SHEAF__TRY(make_ids(run, err));
     if (f->load_kv != NULL || f->save_kv != NULL)
-        SHEAF__TRY(sheaf__session_space(run->model, f->model.path, &run->space, err));
+        SHEAF__TRY(sheaf__session_space(run->model, f->model.path, &run->id, &run->space, err));
     if (f->load_kv == NULL)
         SHEAF__TRY(sheaf__model_new_kv(run->model, &run->kv));
     else
@@ -330,6 +331,16 @@ static sheaf_status answer_prompt(run_state *run, sheaf_error *err)
     return run->flags->save_kv == NULL ? SHEAF_OK : save_kv(run, err);
 }
 
+static sheaf_status open_model(run_state *run, const sheaf__model_options *options,
+                               sheaf_error *err)
+{
+    const run_flags *f = run->flags;
+    if (f->save_kv != NULL) SHEAF__TRY(check_target(f->save_kv, err));
+    if (f->save_kv != NULL || f->load_kv != NULL)
+        SHEAF__TRY(sheaf__session_name(f->model.path, options, &run->id, err));
+    return sheaf__model_open(f->model.path, options, &run->model, err);
+}
+
 static void run_close(run_state *run)
 {
     sheaf__ids_free(&run->answer.tokens);
@@ -352,9 +363,7 @@ static int run_main(int argc, char **argv)
     if (status == SHEAF_OK && !done) {
         run.progress.quiet = flags.quiet;
         sheaf__model_options options = sheaf__model_flags_options(&flags.model, &run.progress);
-        if (flags.save_kv != NULL) status = check_target(flags.save_kv, &err);
-        if (status == SHEAF_OK)
-            status = sheaf__model_open(flags.model.path, &options, &run.model, &err);
+        status = open_model(&run, &options, &err);
         if (status == SHEAF_OK) status = answer_prompt(&run, &err);
         sheaf__progress_end(&run.progress);
         if (status == SHEAF_OK && !flags.quiet) print_figures(&run);

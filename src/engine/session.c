@@ -1,23 +1,25 @@
 /* engine/session.c - a sequence that outlives its process: kept in a file, continued by another. */
 #include "engine/session.h"
 
-#include <string.h>
-
 #include "base/status.h"
-#include "model/identity.h"
 
-sheaf_status sheaf__session_space(const sheaf__model *model, const char *path, sheaf_key *out,
-                                  sheaf_error *err)
+sheaf_status sheaf__session_name(const char *path, const sheaf__model_options *options,
+                                 sheaf__identity *out, sheaf_error *err)
+{
+    const sheaf__identity_options o = {.kind = SHEAF__IDENTITY_FULL,
+                                       .progress = options->progress,
+                                       .progress_ctx = options->progress_ctx};
+    return sheaf__identity_read(path, &o, out, err);
+}
+
+sheaf_status sheaf__session_space(const sheaf__model *model, const char *path,
+                                  const sheaf__identity *id, sheaf_key *out, sheaf_error *err)
 {
     if (model->pool == NULL)
         return sheaf__error_set(err, SHEAF_E_UNSUPPORTED,
                                 "the dense backend has no blocks to keep");
-    const sheaf__identity_options o = {.kind = SHEAF__IDENTITY_FULL,
-                                       .progress = model->options.progress,
-                                       .progress_ctx = model->options.progress_ctx};
-    sheaf__identity id;
-    SHEAF__TRY(sheaf__identity_read(path, &o, &id, err));
-    sheaf_status status = sheaf__identity_space(model->pool, &id, NULL, 0, out);
+    SHEAF__TRY(sheaf__identity_unchanged(path, id, err));
+    sheaf_status status = sheaf__identity_space(model->pool, id, NULL, 0, out);
     if (status == SHEAF_OK) return SHEAF_OK;
     return sheaf__error_set(err, status, "the model's namespace cannot be made: %s",
                             sheaf_status_text(status));

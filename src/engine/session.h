@@ -3,7 +3,8 @@
  * Owns: whose file it is (the FULL digest of the model, the layout of K and V), what of it a prompt
  * can use, and the way back where a window has let go. Does not own: the format (sheaf/wire.h).
  *
- *     st = sheaf__session_space(model, "DIR", &space, &err);
+ *     st = sheaf__session_name("DIR", &options, &id, &err);         // before sheaf__model_open
+ *     st = sheaf__session_space(model, "DIR", &id, &space, &err);
  *     st = sheaf__session_load(model, &space, "FILE", &kv, &err);   // for sheaf__model_new_kv
  *     st = sheaf__session_keep(&kv, ids, n, &kept);
  *     st = sheaf__session_fill(model, &kv, ids, n, logits, &err);   // for sheaf__model_prefill
@@ -17,12 +18,18 @@
 #define SHEAF_ENGINE_SESSION_H
 
 #include "engine/generate.h"
+#include "model/identity.h"
 #include "sheaf/wire.h"
 
-/* The namespace of the sequences of a model that was opened as `path`. Reads all weights the first
- * time. As sheaf__identity_read; SHEAF_E_UNSUPPORTED also with the dense backend. */
-sheaf_status sheaf__session_space(const sheaf__model *model, const char *path, sheaf_key *out,
-                                  sheaf_error *err);
+/* The FULL digest of the model that is to be opened as `path`; of the options, progress is used. Reads
+ * all weights the first time. As sheaf__identity_read. */
+sheaf_status sheaf__session_name(const char *path, const sheaf__model_options *options,
+                                 sheaf__identity *out, sheaf_error *err);
+
+/* The namespace of the opened model's sequences. SHEAF_E_IO: its files have changed since it was named,
+ * so that nobody knows what was opened. SHEAF_E_UNSUPPORTED: the dense backend. */
+sheaf_status sheaf__session_space(const sheaf__model *model, const char *path,
+                                  const sheaf__identity *id, sheaf_key *out, sheaf_error *err);
 
 /* A file's one sequence. Statuses as for sheaf_wire_load_file; `err` names the file. */
 sheaf_status sheaf__session_load(sheaf__model *model, const sheaf_key *space, const char *file,

@@ -149,7 +149,7 @@ static sheaf_status add_files(reading *r)
 /* Runs `add` between the beginning and the end of a digest. */
 static sheaf_status digest(reading *r, sheaf_status (*add)(reading *r), sheaf__identity *out)
 {
-    sheaf__identity id;
+    sheaf__identity id = *out;
     SHEAF__TRY(sheaf__sha256_begin(&r->sha));
     sheaf_status status = add(r);
     sheaf_status ended = sheaf__sha256_end(&r->sha, id.bytes);
@@ -158,27 +158,39 @@ static sheaf_status digest(reading *r, sheaf_status (*add)(reading *r), sheaf__i
     return status;
 }
 
+static sheaf_status changed(const char *dir, sheaf_error *err)
+{
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: its files changed while they were read", dir);
+}
+
 static sheaf_status digest_files(reading *r, sheaf__identity *out)
 {
     const sheaf__identity_options *o = r->options;
     bool full = o->kind == SHEAF__IDENTITY_FULL;
     sheaf__stamp before, after;
-    sheaf__identity id;
+    sheaf__identity id = {.bytes = {0}};
     SHEAF__TRY(stamp_files(r, &before));
-    if (full && sheaf__remember_find(o->cache_dir, &before, out->bytes)) return SHEAF_OK;
-    if (full) r->total = before.bytes;
-    r->last_ns = sheaf__clock_ns();
-    SHEAF__TRY(digest(r, add_files, &id));
-    SHEAF__TRY(stamp_files(r, &after));
-    if (memcmp(before.state, after.state, sizeof after.state) != 0)
-        return sheaf__error_set(r->err, SHEAF_E_IO, "%s: changed while it was read",
-                                r->shards.dir);
-    if (full) {
-        report(r);
-        sheaf__remember_store(o->cache_dir, &before, id.bytes);
+    if (!full || !sheaf__remember_find(o->cache_dir, &before, id.bytes)) {
+        if (full) r->total = before.bytes;
+        r->last_ns = sheaf__clock_ns();
+        SHEAF__TRY(digest(r, add_files, &id));
+        SHEAF__TRY(stamp_files(r, &after));
+        if (memcmp(before.state, after.state, sizeof after.state) != 0)
+            return changed(r->shards.dir, r->err);
+        if (full) report(r);
+        if (full) sheaf__remember_store(o->cache_dir, &before, id.bytes);
     }
+    memcpy(id.state, before.state, sizeof id.state);
     *out = id;
     return SHEAF_OK;
+}
+
+static sheaf_status compare_state(reading *r, sheaf__identity *id)
+{
+    sheaf__stamp now;
+    SHEAF__TRY(stamp_files(r, &now));
+    if (memcmp(now.state, id->state, sizeof id->state) == 0) return SHEAF_OK;
+    return changed(r->shards.dir, r->err);
 }
 
 static sheaf_status add_specification(reading *r)
@@ -189,28 +201,47 @@ static sheaf_status add_specification(reading *r)
     return SHEAF_OK;
 }
 
-sheaf_status sheaf__identity_read(const char *path, const sheaf__identity_options *options,
-                                  sheaf__identity *out, sheaf_error *err)
+static bool is_random(const char *path)
+{
+    return strncmp(path, RANDOM_PREFIX, strlen(RANDOM_PREFIX)) == 0;
+}
+
+/* Lists the files of a directory for `what`. */
+static sheaf_status with_files(const char *path, const sheaf__identity_options *options,
+                               sheaf_status (*what)(reading *r, sheaf__identity *id),
+                               sheaf__identity *id, sheaf_error *err)
 {
     reading *r = calloc(1, sizeof *r);
     if (r == NULL)
         return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for a model's digest");
     r->options = options;
     r->err = err;
-    sheaf_status status;
-    if (strncmp(path, RANDOM_PREFIX, strlen(RANDOM_PREFIX)) == 0) {
-        r->shards.dir = path;
-        status = digest(r, add_specification, out);
-    } else {
-        status = sheaf__shards_read(path, &r->shards, err);
-        if (status == SHEAF_OK) {
-            qsort(r->shards.names, r->shards.n, sizeof *r->shards.names, by_name);
-            status = digest_files(r, out);
-        }
-        sheaf__shards_close(&r->shards);
+    sheaf_status status = sheaf__shards_read(path, &r->shards, err);
+    if (status == SHEAF_OK) {
+        qsort(r->shards.names, r->shards.n, sizeof *r->shards.names, by_name);
+        status = what(r, id);
     }
+    sheaf__shards_close(&r->shards);
     free(r);
     return status;
+}
+
+sheaf_status sheaf__identity_read(const char *path, const sheaf__identity_options *options,
+                                  sheaf__identity *out, sheaf_error *err)
+{
+    if (!is_random(path)) return with_files(path, options, digest_files, out, err);
+    reading r = {.options = options, .shards = {.dir = path}, .err = err};
+    sheaf__identity id = {.bytes = {0}};
+    SHEAF__TRY(digest(&r, add_specification, &id));
+    *out = id;
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__identity_unchanged(const char *path, const sheaf__identity *id,
+                                       sheaf_error *err)
+{
+    sheaf__identity read = *id;
+    return is_random(path) ? SHEAF_OK : with_files(path, NULL, compare_state, &read, err);
 }
 
 sheaf_status sheaf__identity_space(const sheaf_pool *pool, const sheaf__identity *id,

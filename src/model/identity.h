@@ -25,6 +25,7 @@ enum { SHEAF__IDENTITY_QUICK = 0, SHEAF__IDENTITY_FULL = 1 };
 
 typedef struct sheaf__identity {
     unsigned char bytes[SHEAF__SHA256_BYTES];
+    unsigned char state[SHEAF__SHA256_BYTES]; /* of the files when read: no part of the name */
 } sheaf__identity;
 
 typedef struct sheaf__identity_options {
@@ -39,6 +40,11 @@ typedef struct sheaf__identity_options {
  * SHEAF_E_NO_MEMORY; SHEAF_E_UNSUPPORTED: no SHA-256. */
 sheaf_status sheaf__identity_read(const char *path, const sheaf__identity_options *options,
                                   sheaf__identity *out, sheaf_error *err);
+
+/* Whether the files are still those that were read: with a digest taken before a model is opened and
+ * this asked afterwards, the model is the one that the digest names. SHEAF_E_IO: they are not. */
+sheaf_status sheaf__identity_unchanged(const char *path, const sheaf__identity *id,
+                                       sheaf_error *err);
 
 /* The namespace of what this model computes on this pool: fields "model", and "salt" unless it is
  * null. Rope has no field: its regime is config.json's alone, which the digest covers.

@@ -10,6 +10,7 @@ sheaf=${SHEAF_BUILD_DIR:?}/bin/sheaf
 demo=models/sheaf-demo
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export XDG_CACHE_HOME=$work/cache # of models' digests
 
 refused() { # name exit-code pattern arguments...: one line on standard error, nothing on standard output
     local name=$1 want=$2 pattern=$3 code=0

@@ -126,13 +126,12 @@ static int prefill_main(char **argv)
     int fd = atoi(argv[4]);
     sheaf_error err = {0};
     sheaf__model *model = runs_open(dir, options);
+    sheaf_key space = runs_space(model, dir);
     sheaf__kv kv;
-    sheaf_key space;
     int32_t tokens[MAX_PROMPT];
     sheaf_parked *parked = NULL;
     runs_prompt(tokens, n, 0);
-    sheaf_status status = sheaf__session_space(model, dir, &space, &err);
-    if (status == SHEAF_OK) status = sheaf__model_new_kv(model, &kv);
+    sheaf_status status = sheaf__model_new_kv(model, &kv);
     if (status == SHEAF_OK) status = sheaf__model_prefill(model, &kv, tokens, n, NULL, &err);
     if (status != SHEAF_OK) goto failed;
     uint64_t *hashes = hash_tiles(model, kv.sequence);
@@ -196,11 +195,10 @@ static void expect_handed_over(const char *dir, uint32_t n, int fd)
     sheaf__model *model = runs_open(dir, options), *alone = runs_open(dir, options);
     sheaf__kv kv = {0}, own;
     runs_answer cold = runs_cold(alone, tokens, n, &own), warm = runs_answer_new(model);
-    sheaf_key space;
+    sheaf_key space = runs_space(model, dir);
     sheaf_error err = {0};
     sheaf_parked *parked = NULL;
     uint32_t n_parked = 0;
-    assert_int_equal(sheaf__session_space(model, dir, &space, &err), SHEAF_OK);
     if (sheaf_wire_load_fd(model->pool, &space, fd, &parked, 1, &n_parked, &err) != SHEAF_OK)
         fail_msg("%s", err.text);
     assert_int_equal(n_parked, 1);
@@ -281,10 +279,9 @@ static void a_process_killed_while_it_sends_leaves_nothing_behind(void **state)
     for (uint32_t m = 0; m < 2; m++) {
         sheaf__model *model = runs_open(dirs[m], options);
         sheaf__kv own, again;
-        sheaf_key space;
+        sheaf_key space = runs_space(model, dirs[m]);
         sheaf_error err = {0};
         runs_answer cold = runs_cold(model, tokens, n, &own);
-        assert_int_equal(sheaf__session_space(model, dirs[m], &space, &err), SHEAF_OK);
         runs_counts before = runs_count(model);
         for (uint32_t i = 0; i < sizeof deaths / sizeof deaths[0]; i++) {
             int ends[2];

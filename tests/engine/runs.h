@@ -23,6 +23,18 @@ static inline sheaf__model *runs_open(const char *dir, sheaf__model_options o)
     return model;
 }
 
+/* The namespace of its sequences. */
+static inline sheaf_key runs_space(const sheaf__model *model, const char *dir)
+{
+    sheaf__identity id;
+    sheaf_key space = {{0}};
+    sheaf_error err = {0};
+    sheaf_status status = sheaf__session_name(dir, &model->options, &id, &err);
+    if (status == SHEAF_OK) status = sheaf__session_space(model, dir, &id, &space, &err);
+    if (status != SHEAF_OK) fail_msg("%s", err.text);
+    return space;
+}
+
 /* tokens[0, n), all in a vocabulary of 320; another `kind` is another text. */
 static inline void runs_prompt(int32_t *tokens, uint32_t n, uint32_t kind)
 {

@@ -29,14 +29,6 @@ static int tear_down(void **state)
     return system(command);
 }
 
-static sheaf_key space_of(const sheaf__model *model, const char *dir)
-{
-    sheaf_key space;
-    sheaf_error err = {0};
-    if (sheaf__session_space(model, dir, &space, &err) != SHEAF_OK) fail_msg("%s", err.text);
-    return space;
-}
-
 static void save(sheaf__kv *kv, const sheaf_key *space)
 {
     sheaf_error err = {0};
@@ -57,7 +49,7 @@ static void keep_prompt(const char *dir, sheaf__model_options o, const int32_t *
                         uint32_t n)
 {
     sheaf__model *model = runs_open(dir, o);
-    sheaf_key space = space_of(model, dir);
+    sheaf_key space = runs_space(model, dir);
     sheaf__kv kv;
     assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
     assert_int_equal(sheaf__model_prefill(model, &kv, text, n, NULL, NULL), SHEAF_OK);
@@ -71,7 +63,7 @@ static sheaf__kept expect_continued(const char *dir, sheaf__model_options o,
                                     const int32_t *text, uint32_t n, const runs_answer *cold)
 {
     sheaf__model *model = runs_open(dir, o);
-    sheaf_key space = space_of(model, dir);
+    sheaf_key space = runs_space(model, dir);
     sheaf__kv kv = load(model, &space);
     sheaf__kept kept = {0};
     sheaf_error err = {0};
@@ -187,7 +179,7 @@ static void saving_leaves_the_sequence_as_it_is(void **state)
 {
     (void)state;
     sheaf__model *model = runs_open(RUNS_GEMMA, (sheaf__model_options){0});
-    sheaf_key space = space_of(model, RUNS_GEMMA);
+    sheaf_key space = runs_space(model, RUNS_GEMMA);
     sheaf__kv kv, other;
     sheaf_error err = {0};
     runs_answer cold = runs_cold(model, tokens, N_PROMPT, &other),
@@ -217,7 +209,7 @@ static void expect_refused(const char *dir, sheaf__model_options o, sheaf_status
                            const char *why)
 {
     sheaf__model *model = runs_open(dir, o);
-    sheaf_key space = space_of(model, dir);
+    sheaf_key space = runs_space(model, dir);
     sheaf__kv kv = {0}, zero = {0};
     sheaf_error err = {0};
     runs_counts before = runs_count(model);
@@ -251,6 +243,30 @@ static void a_file_of_another_model_or_layout_is_refused(void **state)
         twin, twin, twin);
     assert_int_equal(system(command), 0);
     expect_refused(twin, f32, SHEAF_E_FOREIGN, "namespace");
+}
+
+static void a_model_that_changed_before_it_was_opened_has_no_name(void **state)
+{
+    (void)state;
+    char dir[120], command[700];
+    snprintf(dir, sizeof dir, "%s/changing", place);
+    snprintf(command, sizeof command,
+             "mkdir %s && cp " RUNS_QWEN "/*.json " RUNS_QWEN "/model.safetensors %s", dir,
+             dir);
+    assert_int_equal(system(command), 0);
+    const sheaf__model_options o = {0};
+    sheaf__identity id;
+    sheaf_key space;
+    sheaf_error err = {0};
+    assert_int_equal(sheaf__session_name(dir, &o, &id, &err), SHEAF_OK);
+    snprintf(command, sizeof command,
+             "cp %s/model.safetensors %s/new && mv %s/new %s/model.safetensors", dir, dir, dir,
+             dir);
+    assert_int_equal(system(command), 0);
+    sheaf__model *model = runs_open(dir, o);
+    assert_int_equal(sheaf__session_space(model, dir, &id, &space, &err), SHEAF_E_IO);
+    assert_non_null(strstr(err.text, dir));
+    sheaf__model_close(model);
 }
 
 static void a_file_that_is_not_whole_is_refused(void **state)
@@ -292,9 +308,12 @@ static void a_dense_cache_has_nothing_to_keep(void **state)
     (void)state;
     sheaf__model *model =
         runs_open(RUNS_QWEN, (sheaf__model_options){.kv_backend = SHEAF__KV_DENSE});
+    sheaf__identity id;
     sheaf_key space;
     sheaf_error err = {0};
-    assert_int_equal(sheaf__session_space(model, RUNS_QWEN, &space, &err), SHEAF_E_UNSUPPORTED);
+    assert_int_equal(sheaf__session_name(RUNS_QWEN, &model->options, &id, &err), SHEAF_OK);
+    assert_int_equal(sheaf__session_space(model, RUNS_QWEN, &id, &space, &err),
+                     SHEAF_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "dense"));
     sheaf__model_close(model);
 }
@@ -308,6 +327,7 @@ int main(void)
         cmocka_unit_test(a_window_that_has_slid_past_runs_the_prompt_anew),
         cmocka_unit_test(saving_leaves_the_sequence_as_it_is),
         cmocka_unit_test(a_file_of_another_model_or_layout_is_refused),
+        cmocka_unit_test(a_model_that_changed_before_it_was_opened_has_no_name),
         cmocka_unit_test(a_file_that_is_not_whole_is_refused),
         cmocka_unit_test(a_dense_cache_has_nothing_to_keep),
     };

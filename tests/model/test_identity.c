@@ -77,7 +77,7 @@ static sheaf__identity read_at(scene *s, const char *dir, uint32_t kind)
 
 static bool same(const sheaf__identity *a, const sheaf__identity *b)
 {
-    return memcmp(a, b, sizeof *a) == 0;
+    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
 /* Changes a byte of a file where it lies. */
@@ -195,6 +195,26 @@ static void a_random_model_is_named_by_its_specification(void **state)
     assert_int_equal(s->n_reports, 0);
 }
 
+static void files_that_changed_since_are_told_from_those_that_were_read(void **state)
+{
+    scene *s = *state;
+    sheaf_error err = {0};
+    for (uint32_t kind = QUICK; kind <= FULL; kind++)
+        for (uint32_t again = 0; again < 2; again++) { /* read, and remembered */
+            let_settle();
+            sheaf__identity id = read_at(s, s->model, kind);
+            assert_int_equal(sheaf__identity_unchanged(s->model, &id, &err), SHEAF_OK);
+            assert_int_equal(sheaf__identity_unchanged(s->twin, &id, &err), SHEAF_E_IO);
+            assert_non_null(strstr(err.text, "changed"));
+            if (again == 0) continue;
+            flip(s->model, "model.safetensors", 100);
+            flip(s->model, "model.safetensors", 100);
+            assert_int_equal(sheaf__identity_unchanged(s->model, &id, NULL), SHEAF_E_IO);
+        }
+    sheaf__identity id = read_at(s, "random:qwen3-0.6b", FULL);
+    assert_int_equal(sheaf__identity_unchanged("random:qwen3-0.6b", &id, &err), SHEAF_OK);
+}
+
 static void what_cannot_be_read_is_named(void **state)
 {
     scene *s = *state;
@@ -246,7 +266,7 @@ static sheaf__identity remember_zeros(scene *s)
     char name[FILES_PATH];
     uint64_t size = 0;
     let_settle();
-    sheaf__identity full = read_at(s, s->model, FULL), zeros = {{0}};
+    sheaf__identity full = read_at(s, s->model, FULL), zeros = {.bytes = {0}};
     assert_int_equal(s->n_reports, 1);
     cache_name(s, name);
     char *text = files_read(s->cache, name, &size), *digest = strstr(text, "digest ");
@@ -279,7 +299,7 @@ static void a_remembered_digest_is_found_without_reading_the_files(void **state)
     snprintf(path, sizeof path, "%s/%s", s->cache, name);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
-    sheaf__identity quick = read_at(s, s->model, QUICK), zeros = {{0}};
+    sheaf__identity quick = read_at(s, s->model, QUICK), zeros = {.bytes = {0}};
     assert_false(same(&quick, &zeros)); /* only FULL ones are remembered */
 }
 
@@ -423,6 +443,7 @@ int main(void)
         CASE(a_byte_beyond_all_tensors_changes_both),
         CASE(shards_are_read_in_the_order_of_their_names),
         CASE(a_random_model_is_named_by_its_specification),
+        CASE(files_that_changed_since_are_told_from_those_that_were_read),
         CASE(what_cannot_be_read_is_named),
         CASE(a_remembered_digest_is_found_without_reading_the_files),
         CASE(a_file_that_was_replaced_is_read_anew),
