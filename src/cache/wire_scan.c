@@ -190,8 +190,10 @@ sheaf_status sheaf__wire_scan(const sheaf_source *source, const sheaf__wire_hook
     s.in.on_frame = hooks->on_frame;
     s.in.on_frame_ctx = hooks->ctx;
     if (st == SHEAF_OK) st = scan_all(&s);
-    sheaf_wire_info info = info_of(&s.head, s.in.n_frames);
-    if (st == SHEAF_OK) st = sheaf__struct_give(out, &info, sizeof info);
+    if (st == SHEAF_OK) {
+        sheaf_wire_info info = info_of(&s.head, s.in.n_frames);
+        st = sheaf__struct_give(out, &info, sizeof info);
+    }
     sheaf__wire_head_free(&s.head, &memory);
     sheaf__wire_in_end(&s.in);
     return st;

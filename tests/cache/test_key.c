@@ -1,4 +1,6 @@
 /* cache/key.c: keys are those that tools/content_keys.sh computes from the words of docs/format.md. */
+#include "testing.h"
+
 #include "cache/fixture.h"
 
 #include <sys/wait.h>
