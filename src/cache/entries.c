@@ -96,9 +96,9 @@ static void mark_pinned(void *ctx, const sheaf__node *node)
     for (; node != NULL; node = node->parent)
         for (uint32_t b = 0; b < node->n_blocks; b++) {
             const sheaf__place *place = sheaf__node_place(node, w->group, b);
-            if (place->state != SHEAF__BLOCK_RESIDENT || place->row < w->first_row) continue;
-            uint32_t i = place->row - w->first_row;
-            if (i < w->n) w->rows[i].state = SHEAF_ROW_PINNED;
+            uint32_t i = place->row - w->first_row; /* of earlier rows it wraps, beyond n */
+            if (place->state == SHEAF__BLOCK_RESIDENT && i < w->n)
+                w->rows[i].state = SHEAF_ROW_PINNED;
         }
 }
 

@@ -49,9 +49,8 @@ typedef struct target {
 /* Whether the tail of a walk is all of the partial block that an entry ends with. */
 static bool ends_entry(const sheaf_prefix *cache, const sheaf__walk *walk)
 {
-    const sheaf__node *node = walk->tail_node;
-    if (walk->tail == 0 || walk->tail_block != node->n_blocks - 1) return false;
-    return node->n_tokens - walk->tail_block * cache->block_tokens == walk->tail;
+    if (walk->tail == 0) return false;
+    return walk->tail_node->n_tokens - walk->tail_block * cache->block_tokens == walk->tail;
 }
 
 /* SHEAF_MISS: nothing matches. */

@@ -238,21 +238,17 @@ static sheaf_status take(door *d)
 
 /* ---- calls ------------------------------------------------------------------------------- */
 
-/* Counts the lookup of a part that was made here, and tells the step. */
 static void tell_match(sheaf_prefix *cache, const part *p, sheaf_step *step)
 {
     const sheaf__walk *walk = &p->walk;
-    uint32_t length = walk->length + walk->tail, n_tokens = step->prompt->n_tokens;
-    cache->stats.lookups++;
-    cache->stats.hits += length != 0;
-    cache->stats.lookup_tokens += n_tokens;
-    cache->stats.hit_tokens += length;
-    cache->stats.copied_tokens += walk->tail;
-    step->match = (sheaf_match)SHEAF_MATCH_INIT;
-    step->match.length = length;
-    step->match.shared = walk->length;
-    step->match.copied = walk->tail;
-    step->match.cached_tokens = length != 0 && length == n_tokens ? length - 1 : length;
+    sheaf_match match = SHEAF_MATCH_INIT;
+    match.length = walk->length + walk->tail;
+    match.shared = walk->length;
+    match.copied = walk->tail;
+    match.cached_tokens = match.length;
+    if (match.length == step->prompt->n_tokens && match.length != 0) match.cached_tokens--;
+    sheaf__walk_count(cache, step->prompt, &match);
+    step->match = match;
 }
 
 static void hand_over(const door *d, sheaf_step *steps)
@@ -296,6 +292,7 @@ sheaf_status sheaf_prefix_reserve(sheaf_prefix *cache, sheaf_step *steps, uint32
     SHEAF__TRY(check_call(cache, steps, n_steps, shortage));
     door d = {.cache = cache, .steps = steps, .n_steps = n_steps};
     sheaf__prefix_enter(cache);
+    sheaf__ledger_expire(cache);
     sheaf_status st = prepare(&d);
     if (st == SHEAF_OK) st = take(&d);
     if (st == SHEAF_OK)
