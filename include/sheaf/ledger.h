@@ -11,10 +11,15 @@
  *
  * Each block counts once, in its real bytes: `held` when the cache names it, `exclusive` when nobody
  * else does. capacity_bytes bounds the exclusive bytes, always: also when a sequence ends and leaves
- * its blocks to the cache alone. An entry is the run of a leaf up to the last branch above it; it
- * leaves as a whole: lowest priority first, then the longest unused, leaves before parents. What a
- * running sequence holds stays, and is used as long as it is held. Blocks of a window group that no
- * match at the entry's end or at a branch needs may go before the entry.
+ * its blocks to the cache alone. An entry is the run of a leaf up to the last branch above it, or to
+ * where another session or priority published; it leaves as a whole: lowest priority first, then the
+ * longest unused, leaves before parents. What a running sequence holds stays, and is used as long as
+ * it is held: such an entry loses its end alone. Blocks of a window group that no match at the entry's
+ * end or at a branch needs may go before the entry.
+ *
+ * All that is exclusive may go, save what pins keep. Where such blocks stand before some that a
+ * sequence holds, and nothing else is left, the cache forgets the entry: the sequence keeps its blocks.
+ * So is an entry that is held forgotten when max_entries leaves no other.
  */
 #ifndef SHEAF_LEDGER_H
 #define SHEAF_LEDGER_H
@@ -34,7 +39,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_set_limits(sheaf_prefix *cache,
                                                           const sheaf_prefix_options *limits);
 
 /* Evicts entries, as the order has them, until `bytes` of blocks have become free or nothing more
- * may go. *freed (may be null): what has. */
+ * may go. *freed (may be null): what has. Amortised O(1) an entry and block. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_evict(sheaf_prefix *cache, uint64_t bytes,
                                                      uint64_t *freed);
 
@@ -48,7 +53,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_reset(sheaf_prefix *cache,
                                                      const sheaf_key *space,
                                                      uint32_t *n_entries);
 
-/* Lets go of the entries that this session (not 0) published last, up to what others use. O(nodes). */
+/* Lets go of the entries that this session published last, up to what others use. SHEAF_E_INVALID:
+ * session 0. O(nodes). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_release_session(sheaf_prefix *cache,
                                                                uint64_t session,
                                                                uint32_t *n_entries);

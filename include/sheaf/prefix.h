@@ -118,12 +118,18 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_find(const sheaf_prefix *cache,
 enum { SHEAF_PUBLISH_TAIL = 1 };
 
 /* Makes the sequence's committed whole blocks part of the cache, with SHEAF_PUBLISH_TAIL also a
- * partial last one; what is there already stays as it is. Of `prompt` the namespace, session, ticket
- * and priority count, and n_tokens: where it is more than the sequence has, the size that the entry
- * will come to. Tokens are the sequence's own, up to the first SHEAF_TOKEN_NONE.
+ * partial last one (not while a reservation is open); what is there already stays as it is. Of `prompt`
+ * the namespace, session, ticket and priority count, and n_tokens: where it is more than the sequence
+ * has, the size that the entry will come to. Tokens are the sequence's own, up to the first
+ * SHEAF_TOKEN_NONE. What ends where the publication does is the session's from now on; nothing gets a
+ * lower priority than it had.
  * Evicts what the limits ask for. *n_published (may be null): positions of it now in the cache.
- * SHEAF_REFUSED: nothing was published, and the ledger says why (larger than the capacity; blocks of
- * an early position that a window has let go). SHEAF_E_NO_MEMORY: nothing was.
+ * SHEAF_REFUSED: nothing was published, and the ledger says why. Larger than the capacity: of the
+ * blocks that a match of the whole entry needs. Slid: what is new could not be matched to its end, since
+ * a window has let go of blocks that the cache lacks too; otherwise blocks are published without those
+ * that windows have let go of, and who has them later fills them in.
+ * SHEAF_E_FOREIGN: a block is in the cache for other tokens or in another namespace: nothing was.
+ * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: nothing was.
  * O(tokens of the sequence) for comparing, plus the new blocks. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_publish(sheaf_prefix *cache,
                                                        const sheaf_prompt *prompt,
