@@ -44,11 +44,9 @@ static bool reached(const goal *to)
 static uint32_t unneeded_blocks(const sheaf_prefix *cache, const sheaf__node *node,
                                 uint32_t group)
 {
-    uint32_t window = sheaf__prefix_window(cache, group);
-    if (window == 0) return 0;
-    uint32_t begin = sheaf__visible_begin(sheaf__node_end(node), window);
-    if (begin <= node->start) return 0;
-    return (begin - node->start) / cache->block_tokens;
+    uint32_t first = sheaf__prefix_first_needed(cache, group, sheaf__node_end(node));
+    uint32_t start = node->start / cache->block_tokens;
+    return first > start ? first - start : 0;
 }
 
 /* Drops blocks of window groups that only the cache has until the goal is reached: those that are not

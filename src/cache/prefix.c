@@ -23,6 +23,12 @@ uint64_t sheaf__prefix_block_bytes(const sheaf_prefix *cache, uint32_t group)
     return sheaf__pool_layout(cache->pool)->groups[group].block_bytes;
 }
 
+uint32_t sheaf__prefix_first_needed(const sheaf_prefix *cache, uint32_t group, uint32_t length)
+{
+    uint32_t bt = cache->block_tokens, whole = length - length % bt;
+    return sheaf__visible_begin(whole, sheaf__prefix_window(cache, group)) / bt;
+}
+
 uint64_t sheaf__prefix_now(const sheaf_prefix *cache)
 {
     return cache->clock.now_ns(cache->clock.ctx);

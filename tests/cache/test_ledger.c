@@ -539,6 +539,37 @@ static void window_blocks_that_nobody_needs_go_first(void **state)
     rig_close(&r);
 }
 
+static void an_entry_keeps_what_its_tail_is_matched_with(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 2, 32, NULL);
+    cache_text(&r, "aaaabbbbccccddddee"); /* 16 before the tail needs positions from 10 on */
+    assert_int_equal(evict(&r, 2 * BLOCK), 2 * BLOCK);
+    assert_int_equal(rig_stats(&r).window_blocks_dropped, 2);
+    assert_matches(&r, "aaaabbbbccccddddee", 16, 2);
+    rig_close(&r);
+}
+
+static void held_entries_of_a_low_priority_do_not_hide_others(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 32, NULL);
+    cache_as(&r, "aaaa", 0, -1);
+    cache_as(&r, "bbbb", 0, 0);
+    cache_as(&r, "cccc", 0, 1);
+    sheaf_match match;
+    sheaf_sequence *seq = matched(&r, "aaaa", &match);
+    assert_int_equal(evict(&r, 1), BLOCK);
+    assert_int_equal(found(&r, "bbbb"), 0);
+    assert_int_equal(found(&r, "cccc"), 4);
+    assert_int_equal(evict(&r, UINT64_MAX), BLOCK);
+    assert_int_equal(found(&r, "aaaa"), 4);
+    sheaf_sequence_destroy(seq);
+    rig_close(&r);
+}
+
 static void window_blocks_of_a_slid_sequence_do_not_pass_the_limit(void **state)
 {
     (void)state;
@@ -723,6 +754,8 @@ int main(void)
         cmocka_unit_test(a_reset_returns_every_reference_also_of_what_is_held),
         cmocka_unit_test(closing_returns_every_reference),
         cmocka_unit_test(window_blocks_that_nobody_needs_go_first),
+        cmocka_unit_test(an_entry_keeps_what_its_tail_is_matched_with),
+        cmocka_unit_test(held_entries_of_a_low_priority_do_not_hide_others),
         cmocka_unit_test(window_blocks_of_a_slid_sequence_do_not_pass_the_limit),
         cmocka_unit_test(room_is_made_only_where_it_serves),
         cmocka_unit_test(slabs_that_fall_empty_serve_another_group),
