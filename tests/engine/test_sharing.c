@@ -537,6 +537,49 @@ static void what_slid_before_it_was_published_is_not_there(void **state)
     stage_close(&st);
 }
 
+/* Blocks of twice the window: when half the second is written, the first has slid, which
+ * that whole block would need to match. */
+static void what_could_never_be_matched_is_not_taken(void **state)
+{
+    (void)state;
+    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, 2 * WINDOW};
+    stage st;
+    stage_open(&st, &coarse);
+    const request how = {.quiet = true};
+    request q;
+    request_begin_as(&q, &how, &st.warm, st.text, 50, 1);
+    request_run(&q, CHUNK);
+    for (uint32_t flags = 0; flags <= SHEAF_PUBLISH_TAIL; flags++)
+        assert_int_equal(
+            sheaf_prefix_publish(st.warm.cache, &q.prompt, q.kv.sequence, flags, NULL),
+            SHEAF_REFUSED);
+    sheaf_prefix_stats stats = scene_check(&st.warm);
+    assert_int_equal(stats.blocks_held, 0);
+    assert_int_equal(stats.refusals[SHEAF_REFUSED_SLID], 2);
+    assert_int_equal(stats.last_refusal, SHEAF_REFUSED_SLID);
+    equals_cold(&st, &q);
+    stage_close(&st);
+}
+
+/* The same blocks: of 115 positions the fourth block holds the last 19, which see no others,
+ * but the third is what the whole blocks need to match. It stays as long as the entry does. */
+static void a_window_block_that_whole_blocks_need_stays_with_them(void **state)
+{
+    (void)state;
+    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, 2 * WINDOW};
+    for (uint32_t n_blocks = 2; n_blocks <= 3; n_blocks++) {
+        stage st;
+        stage_open(&st, &coarse);
+        put(&st, st.text, 115);
+        uint64_t freed, bytes = n_blocks * window_block_bytes(&st);
+        assert_int_equal(sheaf_prefix_evict(st.warm.cache, bytes, &freed), SHEAF_OK);
+        assert_true(freed >= bytes);
+        assert_int_equal(scene_check(&st.warm).entries, n_blocks == 2);
+        ask(&st, &plainly, st.text, 115, n_blocks == 2 ? 115 : 0);
+        stage_close(&st);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,6 +596,8 @@ int main(void)
         cmocka_unit_test(a_match_past_a_window_holds_what_is_in_sight),
         cmocka_unit_test(a_match_that_a_window_does_not_allow_is_refused),
         cmocka_unit_test(what_slid_before_it_was_published_is_not_there),
+        cmocka_unit_test(what_could_never_be_matched_is_not_taken),
+        cmocka_unit_test(a_window_block_that_whole_blocks_need_stays_with_them),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
