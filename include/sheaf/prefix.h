@@ -19,7 +19,8 @@
  * Tokens are always compared; a hash only finds candidates. Whole blocks are shared; of a block that
  * diverges inside, or is not full, the common positions are copied. The match of a prompt is the
  * longest length L whose blocks are there: in groups without a window all of [0, L), in those with a
- * window w all of [L - w, L); where L ends inside a block, its whole blocks are a match by themselves.
+ * window w all of [S - w, L), S being the part of L that is in whole blocks. Where a window has let go
+ * of some, only the best continuation of the whole blocks is looked at for a copy.
  *
  * A prompt that is in the cache as a whole is shared as a whole. Its last token's query is then
  * computed without writing (its K and V are there), or with max_match = n_tokens - 1 written again

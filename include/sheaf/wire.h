@@ -40,14 +40,15 @@ typedef struct sheaf_source {
 
 /* A sink and a source on a file descriptor of any kind, which stays the caller's. *fd must outlive
  * them. Interrupted and short operations are continued; a descriptor that does not block is waited
- * for. */
+ * for. A socket whose peer has gone is SHEAF_E_IO; a pipe raises SIGPIPE first, as write() does. */
 SHEAF_API sheaf_sink sheaf_sink_of_fd(const int *fd);
 SHEAF_API sheaf_source sheaf_source_of_fd(const int *fd);
 
 /* ---- parked sequences -------------------------------------------------------------------- */
 
-/* Writes n parked sequences of one pool, of one namespace. They stay. SHEAF_E_INVALID: of two pools.
- * SHEAF_E_IO, or what the sink said: part of the stream may have been written. `err` may be null. */
+/* Writes n >= 1 parked sequences of one pool, of one namespace. They stay. SHEAF_E_INVALID: of two
+ * pools. SHEAF_E_NO_MEMORY. SHEAF_E_IO, or what the sink said: part of the stream may have been
+ * written. `err` may be null. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_save(sheaf_parked *const *parked, uint32_t n,
                                                   const sheaf_key *space,
                                                   const sheaf_sink *sink, sheaf_error *err);
@@ -73,9 +74,10 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_load_fd(sheaf_pool *pool, const she
                                                      uint32_t capacity, uint32_t *n,
                                                      sheaf_error *err);
 
-/* Into a file: written beside it under another name, synchronised, and renamed into place, so that
+/* Into a regular file: written beside it under another name, synchronised, and renamed into place, so that
  * there is the old file or the new one and never a part. Readable by its owner alone. Remains of
- * earlier attempts that were killed are swept. SHEAF_E_IO: `err` names the file. */
+ * earlier attempts that were killed are swept. A file has nothing after its stream: else, and when it is
+ * no whole stream, SHEAF_E_FORMAT. SHEAF_E_IO. `err` names the file. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_save_file(sheaf_parked *const *parked, uint32_t n,
                                                        const sheaf_key *space, const char *path,
                                                        sheaf_error *err);
@@ -88,7 +90,9 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_load_file(sheaf_pool *pool, const s
 
 /* One whole block of every group that has it, with the key that names its content: what a tier stores
  * and a hand-off sends. blocks: [n_groups], row SHEAF_ROW_NONE where a window group has none;
- * tokens: [block_tokens]; parent and key as sheaf_key_next has them. SHEAF_E_STALE. */
+ * tokens: [block_tokens]; parent and key as sheaf_key_next has them. SHEAF_E_STALE; SHEAF_E_INVALID: of
+ * another group, or none where there is no window; SHEAF_E_UNSUPPORTED (no SHA-256); as for
+ * sheaf_wire_save. */
 SHEAF_API SHEAF_WARN sheaf_status
 sheaf_wire_save_block(sheaf_pool *pool, const sheaf_block *blocks, const sheaf_key *parent,
                       const int32_t *tokens, const sheaf_sink *sink, sheaf_error *err);

@@ -44,9 +44,9 @@ static bool reached(const goal *to)
 static uint32_t unneeded_blocks(const sheaf_prefix *cache, const sheaf__node *node,
                                 uint32_t group)
 {
-    uint32_t first = node->start / cache->block_tokens;
-    uint32_t begin = sheaf__prefix_needs(cache, group, sheaf__node_end(node));
-    return begin > first ? begin - first : 0;
+    uint32_t first = sheaf__prefix_first_needed(cache, group, sheaf__node_end(node));
+    uint32_t start = node->start / cache->block_tokens;
+    return first > start ? first - start : 0;
 }
 
 /* Drops blocks of window groups that only the cache has until the goal is reached: those that are not
@@ -93,20 +93,32 @@ static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
 
 /* ---- in order ---------------------------------------------------------------------------- */
 
+/* The leaf that leaves first of those that have not been used since a number of use; null: all have.
+ * What is passed over is touched, and what is above it: so the held leaves of a low level do not hide
+ * the idle ones of a higher, and each is looked at once. */
+static sheaf__node *next_leaf(const sheaf_prefix *cache, uint64_t since)
+{
+    for (uint32_t level = 0; level < SHEAF__LEVELS; level++) {
+        const sheaf__list *list = &cache->levels[level];
+        if (sheaf__list_empty(list)) continue;
+        sheaf__node *first = SHEAF__CONTAINER(list->next, sheaf__node, use);
+        if (first->use_order > since) continue;
+        SHEAF__ASSERT(sheaf__node_is_leaf(first));
+        return first;
+    }
+    return NULL;
+}
+
 /* Steps 1 and 2, until the goal is reached or every leaf is held to its end. */
 static void evict_in_order(const goal *to)
 {
     sheaf_prefix *cache = to->cache;
-    uint64_t skipped = 0;
-    while (!reached(to) && skipped < cache->stats.entries) {
-        sheaf__node *leaf = sheaf__order_first(cache);
-        if (leaf == NULL) return;
-        uint64_t before = sheaf__pool_tree_only_bytes(cache->pool);
+    sheaf__node *leaf;
+    uint64_t since = cache->n_uses;
+    while (!reached(to) && (leaf = next_leaf(cache, since)) != NULL) {
         drop_window_blocks(to, leaf, false);
         if (reached(to)) return;
-        bool gone = evict_leaf(cache, leaf, to->cause);
-        bool freed = gone || sheaf__pool_tree_only_bytes(cache->pool) < before;
-        skipped = freed ? 0 : skipped + 1;
+        evict_leaf(cache, leaf, to->cause);
     }
 }
 
@@ -136,17 +148,13 @@ static bool stands_on_own_blocks(const sheaf_prefix *cache, const sheaf__node *n
 static void forget_held(const goal *to)
 {
     sheaf_prefix *cache = to->cache;
-    uint64_t skipped = 0;
-    while (!reached(to) && skipped < cache->stats.entries) {
-        sheaf__node *leaf = sheaf__order_first(cache);
-        if (leaf == NULL) return;
-        if (stands_on_own_blocks(cache, leaf)) {
+    sheaf__node *leaf;
+    uint64_t since = cache->n_uses;
+    while (!reached(to) && (leaf = next_leaf(cache, since)) != NULL) {
+        if (stands_on_own_blocks(cache, leaf))
             sheaf__tree_remove(cache, leaf, to->cause);
-            skipped = 0;
-        } else {
+        else
             sheaf__ledger_touch(cache, leaf);
-            skipped++;
-        }
     }
 }
 
@@ -162,16 +170,16 @@ static void evict(const goal *to)
 /* Entries that nobody holds go first; when only held ones are left, the tree forgets them. */
 static void limit_entries(sheaf_prefix *cache)
 {
-    uint64_t skipped = 0;
+    uint64_t since = cache->n_uses;
     while (cache->stats.entries > cache->limits.max_entries) {
-        sheaf__node *leaf = sheaf__order_first(cache);
+        sheaf__node *leaf = next_leaf(cache, since);
+        bool all_held = leaf == NULL;
+        if (all_held) leaf = sheaf__order_first(cache);
         if (leaf == NULL) return;
-        if (skipped >= cache->stats.entries || held_end(cache, leaf) == 0) {
+        if (all_held || held_end(cache, leaf) == 0)
             sheaf__tree_remove(cache, leaf, SHEAF_LEFT_ENTRIES);
-        } else {
+        else
             sheaf__ledger_touch(cache, leaf);
-            skipped++;
-        }
     }
 }
 

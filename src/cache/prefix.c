@@ -18,15 +18,15 @@ uint32_t sheaf__prefix_window(const sheaf_prefix *cache, uint32_t group)
     return sheaf__pool_layout(cache->pool)->groups[group].window;
 }
 
-uint32_t sheaf__prefix_needs(const sheaf_prefix *cache, uint32_t group, uint32_t length)
-{
-    uint32_t bt = cache->block_tokens, whole = length - length % bt;
-    return sheaf__visible_begin(whole, sheaf__prefix_window(cache, group)) / bt;
-}
-
 uint64_t sheaf__prefix_block_bytes(const sheaf_prefix *cache, uint32_t group)
 {
     return sheaf__pool_layout(cache->pool)->groups[group].block_bytes;
+}
+
+uint32_t sheaf__prefix_first_needed(const sheaf_prefix *cache, uint32_t group, uint32_t length)
+{
+    uint32_t bt = cache->block_tokens, whole = length - length % bt;
+    return sheaf__visible_begin(whole, sheaf__prefix_window(cache, group)) / bt;
 }
 
 uint64_t sheaf__prefix_now(const sheaf_prefix *cache)

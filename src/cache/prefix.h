@@ -207,7 +207,7 @@ sheaf__node *sheaf__nodes_next(const sheaf_prefix *cache, const sheaf__node *nod
 
 /* ---- tree.c: nodes with their references, accounts and events ---------------------------- */
 
-/* Cuts a node before its block `at` (0 < at < n_blocks): the upper part is a new node, returned in *upper,
+/* Cuts a node before its block `at` (0 < at < n_blocks): the upper part is a new node, *upper,
  * and `node` keeps its children, pins and identity. SHEAF_E_NO_MEMORY: nothing has changed. */
 SHEAF_WARN sheaf_status sheaf__tree_split(sheaf_prefix *cache, sheaf__node *node, uint32_t at,
                                           sheaf__node **upper);

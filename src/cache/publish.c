@@ -91,7 +91,7 @@ static uint64_t entry_bytes(const sheaf_prefix *cache, uint32_t n)
     uint32_t bt = cache->block_tokens;
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < cache->n_groups; g++) {
-        uint32_t first = sheaf__prefix_needs(cache, g, n);
+        uint32_t first = sheaf__prefix_first_needed(cache, g, n);
         bytes +=
             (uint64_t)(sheaf__blocks_of(n, bt) - first) * sheaf__prefix_block_bytes(cache, g);
     }
@@ -113,7 +113,7 @@ static bool path_has(const plan *p, uint32_t group, uint32_t number)
 static bool can_be_matched(const plan *p)
 {
     for (uint32_t g = 0; g < p->cache->n_groups; g++) {
-        uint32_t first = sheaf__prefix_needs(p->cache, g, p->n);
+        uint32_t first = sheaf__prefix_first_needed(p->cache, g, p->n);
         for (uint32_t i = first; i < p->seq->room.tables[g].first_block; i++)
             if (!path_has(p, g, i)) return false;
     }
@@ -143,11 +143,20 @@ static sheaf_block block_of(const plan *p, uint32_t group, uint32_t number)
     return sheaf__table_block(table, group, number - table->first_block);
 }
 
+/* Whether the block is the partial one whose place it takes: one sequence has gone on in it, and of
+ * another it was the tail. */
+static bool is_replaced(const plan *p, sheaf_block block)
+{
+    if (!p->replaces) return false;
+    return sheaf__node_block(p->path.near, block.group, p->path.near_block).row == block.row;
+}
+
 /* A block may be taken once: what the tree names already, it names for other tokens. */
 static sheaf_status may_take(const plan *p, sheaf_block block)
 {
     const sheaf__record *record = sheaf__pool_live(p->cache->pool, block);
     SHEAF__ASSERT(record != NULL);
+    if (is_replaced(p, block)) return SHEAF_OK;
     if (record->by_kind[SHEAF_OWNER_TREE] != 0) return SHEAF_E_FOREIGN;
     return record->total < UINT32_MAX ? SHEAF_OK : SHEAF_E_OVERFLOW;
 }

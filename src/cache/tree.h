@@ -154,11 +154,10 @@ void sheaf__path_find(const sheaf_prefix *cache, const sheaf_key *space, const i
 
 /* The window of a group; 0: none. */
 uint32_t sheaf__prefix_window(const sheaf_prefix *cache, uint32_t group);
-
-/* The first block that a match of this length needs in a group. A tail is copied behind whole blocks that
- * match by themselves, so that these say what the window asks for. */
-uint32_t sheaf__prefix_needs(const sheaf_prefix *cache, uint32_t group, uint32_t length);
 uint64_t sheaf__prefix_block_bytes(const sheaf_prefix *cache, uint32_t group);
+
+/* The first block that a match of this length needs in a group: what the whole blocks of it see. */
+uint32_t sheaf__prefix_first_needed(const sheaf_prefix *cache, uint32_t group, uint32_t length);
 
 /* The caller's options in this version's form. SHEAF_E_INVALID. */
 SHEAF_WARN sheaf_status sheaf__prefix_read_options(const sheaf_prefix_options *from,

@@ -147,6 +147,44 @@ static inline void cache_text(const rig *r, const char *letters)
     assert_cache_whole(r);
 }
 
+/* ---- limits ------------------------------------------------------------------------------ */
+
+static inline sheaf_prefix_options limits_of(uint64_t blocks, uint32_t entries, uint64_t ttl_ns)
+{
+    sheaf_prefix_options o = SHEAF_PREFIX_OPTIONS_INIT;
+    o.capacity_bytes = blocks * BLOCK;
+    o.max_entries = entries;
+    o.ttl_ns = ttl_ns;
+    return o;
+}
+
+static inline void rig_open_limited(rig *r, uint32_t n_layers, uint32_t budget, uint64_t blocks)
+{
+    sheaf_prefix_options o = limits_of(blocks, 0, 0);
+    rig_open(r, n_layers, budget, &o);
+}
+
+/* As cache_text, with who and how important. */
+static inline void cache_as(const rig *r, const char *letters, uint64_t session,
+                            int32_t priority)
+{
+    sheaf_sequence *seq = typed(r, letters);
+    uint32_t n;
+    assert_int_equal(publish_as(r, seq, session, priority, SHEAF_PUBLISH_TAIL, &n), SHEAF_OK);
+    sheaf_sequence_destroy(seq);
+    assert_cache_whole(r);
+}
+
+static inline uint64_t evict(const rig *r, uint64_t bytes)
+{
+    uint64_t freed = UINT64_MAX;
+    assert_int_equal(sheaf_prefix_evict(r->cache, bytes, &freed), SHEAF_OK);
+    assert_cache_whole(r);
+    return freed;
+}
+
+/* ---- finding ----------------------------------------------------------------------------- */
+
 /* What is found of a text, without a trace. */
 static inline sheaf_match peek(const rig *r, const char *letters)
 {

@@ -266,6 +266,24 @@ static void a_tail_of_another_session_is_continued_too(void **state)
     rig_close(&r);
 }
 
+static void a_longer_tail_in_the_same_block_takes_its_place(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 2, 12, NULL);
+    sheaf_sequence *seq = typed(&r, "abcdefg"), *shorter = NULL;
+    assert_int_equal(sheaf_sequence_fork(seq, &shorter), SHEAF_OK);
+    assert_int_equal(sheaf_sequence_truncate(shorter, 5), SHEAF_OK);
+    assert_int_equal(publish(&r, shorter, SHEAF_PUBLISH_TAIL), 5);
+    assert_int_equal(publish(&r, seq, SHEAF_PUBLISH_TAIL), 7); /* the block that the tree has */
+    assert_int_equal(rig_stats(&r).tokens, 7);
+    sheaf_sequence_destroy(seq);
+    type(&r, shorter, "zz"); /* copies it first */
+    sheaf_sequence_destroy(shorter);
+    assert_matches(&r, "abcdefgh", 4, 3);
+    rig_close(&r);
+}
+
 static void a_tail_is_left_out_when_no_block_can_be_had(void **state)
 {
     (void)state;
@@ -582,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_tail_is_superseded_by_what_continues_it),
         cmocka_unit_test(a_tail_of_the_first_block_keeps_its_place_among_siblings),
         cmocka_unit_test(a_tail_of_another_session_is_continued_too),
+        cmocka_unit_test(a_longer_tail_in_the_same_block_takes_its_place),
         cmocka_unit_test(a_tail_is_left_out_when_no_block_can_be_had),
         cmocka_unit_test(making_room_for_a_tail_does_not_evict_its_source),
         cmocka_unit_test(two_namespaces_never_meet),

@@ -289,6 +289,26 @@ static void what_a_step_matches_is_used_before_it_evicts(void **state)
     rig_close(&r);
 }
 
+static void held_entries_of_a_low_priority_do_not_hide_idle_ones_of_a_higher(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 6, NULL);
+    asked a;
+    sheaf_prompt *p = ask(&r, &a, "aaaa bbbb");
+    p->priority = -1;
+    sheaf_sequence *held = run_prompt(&r, p);
+    assert_int_equal(sheaf_prefix_publish(r.cache, p, held, 0, NULL), SHEAF_OK);
+    ask(&r, &a, "cccc dddd eeee ffff")->priority = 2;
+    keep(&r, &a.prompt);
+    sheaf_step step = new_step(ask(&r, &a, "gggg hhhh"), 8);
+    assert_int_equal(reserve(&r, &step, 1, NULL), SHEAF_OK);
+    assert_int_equal(matches(&r, "aaaa bbbb"), 8);
+    sheaf_sequence_destroy(held);
+    sheaf_sequence_destroy(step.sequence);
+    rig_close(&r);
+}
+
 static void an_idle_match_is_not_counted_as_room(void **state)
 {
     (void)state;
@@ -606,6 +626,7 @@ int main(void)
         cmocka_unit_test(a_step_that_does_not_fit_changes_nothing),
         cmocka_unit_test(what_is_matched_is_held_before_others_are_evicted),
         cmocka_unit_test(what_a_step_matches_is_used_before_it_evicts),
+        cmocka_unit_test(held_entries_of_a_low_priority_do_not_hide_idle_ones_of_a_higher),
         cmocka_unit_test(an_idle_match_is_not_counted_as_room),
         cmocka_unit_test(the_source_of_a_copy_outlives_the_eviction_for_it),
         cmocka_unit_test(forks_that_share_a_partial_block_need_a_copy_less),

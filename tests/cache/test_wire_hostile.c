@@ -164,6 +164,99 @@ static void counts_beyond_the_streams_bytes_are_refused(void **state)
     assert_int_equal(sheaf_pool_close(f.pool), SHEAF_OK);
 }
 
+/* A stream of 40 blocks, cut after each one: at most twice as many were taken as came. */
+static void no_more_blocks_are_taken_than_have_come(void **state)
+{
+    (void)state;
+    fixture f, g;
+    fixture_open(&f, even_layers, N_EVEN, 8, 64);
+    fixture_open(&g, even_layers, N_EVEN, 8, 64);
+    sheaf_parked *parked = park(sequence_of_length(&f, 160, 1)), *loaded = NULL;
+    bytes b = save_all(&parked, 1);
+    uint64_t block = SHEAF__WIRE_FRAME + SHEAF__WIRE_BLOCK_HEAD +
+                     sheaf__pool_layout(f.pool)->groups[0].tile_bytes;
+    uint64_t first = b.n - SHEAF__WIRE_FRAME - SHEAF__WIRE_DONE_BYTES - 40 * block;
+    for (uint64_t came = 0; came < 40; came++) {
+        sheaf_pool_stats before = fixture_stats(&g);
+        uint32_t n = 0;
+        b.n = first + came * block + block / 2;
+        assert_int_equal(load_all(g.pool, &b, &loaded, 1, &n, NULL), SHEAF_E_FORMAT);
+        sheaf_pool_stats after = fixture_stats(&g);
+        uint64_t taken = after.blocks_acquired - before.blocks_acquired;
+        assert_true(taken > came && taken <= 2 * came + 1);
+        assert_int_equal(after.blocks_held, 0);
+    }
+    sheaf_parked_destroy(parked);
+    fixture_close(&f);
+    fixture_close(&g);
+    free(b.data);
+}
+
+/* ---- contradictions that no single number makes -------------------------------------------- */
+
+/* The first frame of a kind; its payload is 16 bytes on. */
+static uint64_t find_frame(const bytes *b, uint32_t kind)
+{
+    uint64_t at = SHEAF__WIRE_PROLOGUE, length;
+    while (memcmp(b->data + at, &kind, sizeof kind) != 0) {
+        memcpy(&length, b->data + at + 8, sizeof length);
+        at += SHEAF__WIRE_FRAME + length;
+        assert_true(at < b->n);
+    }
+    return at;
+}
+
+/* A frame with a checksum of its own that is right: the one over all tells. */
+static void a_frame_in_the_place_of_another_is_noticed(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_open(&f, golden_one, N_GOLDEN, 4, 32);
+    bytes b = bytes_of_file(GOLDEN_ONE);
+    uint64_t at = find_frame(&b, SHEAF__WIRE_BLCK), length, checksum;
+    memcpy(&length, b.data + at + 8, sizeof length);
+    b.data[at + 16 + SHEAF__WIRE_BLOCK_HEAD] ^= 1;
+    checksum = sheaf__hash64(b.data + at, 16 + length, 0);
+    memcpy(b.data + at + 16 + length, &checksum, sizeof checksum);
+    assert_refused(&f, &b, SHEAF_E_DAMAGED);
+    fixture_close(&f);
+    free(b.data);
+}
+
+/* A sequence whose window group begins later than what its last position sees; all that follows from
+ * it is made to fit. */
+static void a_sequence_without_what_it_sees_is_refused(void **state)
+{
+    (void)state;
+    static const sheaf_layer window = {1, 4, 4, 6, SHEAF_CODEC_F16, SHEAF_CODEC_F16};
+    static const sheaf_layer narrow = {1, 4, 4, 2, SHEAF_CODEC_F16, SHEAF_CODEC_F16};
+    fixture f, g;
+    fixture_open(&f, &narrow, 1, 4, 32); /* in it that is right */
+    sheaf_sequence *seq = sequence_of_length(&f, 12, 1);
+    assert_int_equal(sheaf_sequence_slide(seq, 0), SHEAF_OK);
+    assert_int_equal(seq->room.tables[0].first_block, 2);
+    sheaf_parked *parked = park(seq);
+    bytes b = save_all(&parked, 1);
+    fixture_open(&g, &window, 1, 4, 32);
+    const uint32_t six = 6;
+    const uint64_t fingerprint = sheaf_pool_fingerprint(g.pool);
+    unsigned char *head = b.data + SHEAF__WIRE_PROLOGUE + 16;
+    memcpy(head + offsetof(sheaf__wire_head, fingerprint), &fingerprint, sizeof fingerprint);
+    memcpy(head + SHEAF__WIRE_HEAD_FIXED, &six, sizeof six);
+    memcpy(head + SHEAF__WIRE_HEAD_FIXED + sizeof(sheaf__wire_group) + 12, &six, sizeof six);
+    wire_reseal(b.data, b.n);
+    sheaf_wire_info info = SHEAF_WIRE_INFO_INIT;
+    sheaf_source from = bytes_source(&b);
+    sheaf_error err = {0};
+    assert_int_equal(sheaf_wire_scan(&from, NULL, NULL, &info, &err), SHEAF_E_FORMAT);
+    assert_non_null(strstr(err.text, "holds other blocks"));
+    assert_refused(&g, &b, SHEAF_E_FORMAT);
+    sheaf_parked_destroy(parked);
+    fixture_close(&f);
+    fixture_close(&g);
+    free(b.data);
+}
+
 static void what_is_no_stream_is_refused(void **state)
 {
     (void)state;
@@ -187,6 +280,9 @@ int main(void)
         cmocka_unit_test(numbers_that_cannot_be_are_refused_behind_right_checksums),
         cmocka_unit_test(a_promise_takes_no_memory),
         cmocka_unit_test(counts_beyond_the_streams_bytes_are_refused),
+        cmocka_unit_test(no_more_blocks_are_taken_than_have_come),
+        cmocka_unit_test(a_frame_in_the_place_of_another_is_noticed),
+        cmocka_unit_test(a_sequence_without_what_it_sees_is_refused),
         cmocka_unit_test(what_is_no_stream_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
