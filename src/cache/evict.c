@@ -10,8 +10,8 @@
  * alone keeps it and limits are limits:
  *
  *     3. window blocks of any node: those that no match at its end needs, then the others
- *     4. leaves below which (or in which) such blocks are: the tree forgets them, and who holds their
- *        blocks keeps them
+ *     4. what of a leaf comes after such blocks, or all of it where they are above: the tree forgets it,
+ *        and who holds its blocks keeps them
  *
  * So all that the cache alone holds may go, save what pins keep: what evicting can free is known
  * beforehand by counting.
@@ -134,13 +134,21 @@ static void strip_windows(const goal *to)
         }
 }
 
-/* Whether only the cache has some block of the leaf, or of what is above it and not pinned. */
-static bool stands_on_own_blocks(const sheaf_prefix *cache, const sheaf__node *node)
+/* The first block of a node that only the cache has in some group; n_blocks: there is none. */
+static uint32_t first_alone(const sheaf_prefix *cache, const sheaf__node *node)
 {
-    for (; node != NULL && node->pinned_below == 0; node = node->parent)
+    for (uint32_t i = 0; i < node->n_blocks; i++)
         for (uint32_t g = 0; g < cache->n_groups; g++)
-            for (uint32_t i = 0; i < node->n_blocks; i++)
-                if (sheaf__tree_alone(cache, node, g, i)) return true;
+            if (sheaf__tree_alone(cache, node, g, i)) return i;
+    return node->n_blocks;
+}
+
+/* Whether only the cache has some block of what is above a leaf and not pinned. */
+static bool stands_on_own_blocks(const sheaf_prefix *cache, const sheaf__node *leaf)
+{
+    for (const sheaf__node *node = leaf->parent; node != NULL && node->pinned_below == 0;
+         node = node->parent)
+        if (first_alone(cache, node) < node->n_blocks) return true;
     return false;
 }
 
@@ -151,10 +159,14 @@ static void forget_held(const goal *to)
     sheaf__node *leaf;
     uint64_t since = cache->n_uses;
     while (!reached(to) && (leaf = next_leaf(cache, since)) != NULL) {
-        if (stands_on_own_blocks(cache, leaf))
+        uint32_t keep = first_alone(cache, leaf);
+        bool own = keep < leaf->n_blocks;
+        if (own ? keep == 0 : stands_on_own_blocks(cache, leaf)) {
             sheaf__tree_remove(cache, leaf, to->cause);
-        else
-            sheaf__ledger_touch(cache, leaf);
+            continue;
+        }
+        if (own) sheaf__tree_shorten(cache, leaf, keep, to->cause);
+        sheaf__ledger_touch(cache, leaf);
     }
 }
 
