@@ -5,7 +5,8 @@
  *               reference of kind IO. What is held cannot be evicted, so that counting what can be
  *               evicted comes after it: a match that was idle does not count twice
  *     count     the blocks that extending takes, exactly, by group
- *     room      evict, but only when that will be enough; commit the slabs
+ *     room      evict, but only when that will be enough; commit the slabs. Where only the blocks
+ *               that tails are copied from are wanting, the tails are left out
  *     take      copy tails, extend every sequence: no block can be wanting any more
  *
  * Whatever goes wrong before the end, all is let go of again and the steps are as they were.
@@ -70,6 +71,13 @@ static void let_tail_go(door *d, part *p)
     p->kept = 0;
 }
 
+/* What a part made here will reserve after its match. */
+static void set_n(const sheaf_step *step, part *p)
+{
+    uint32_t left = step->prompt->n_tokens - p->walk.length - p->walk.tail;
+    p->n = step->n < left ? step->n : left;
+}
+
 /* A new sequence of what matches, the tail still to come. */
 static sheaf_status match_part(door *d, const sheaf_step *step, part *p)
 {
@@ -80,8 +88,7 @@ static sheaf_status match_part(door *d, const sheaf_step *step, part *p)
     sheaf__walk_prompt(d->cache, prompt->space, prompt->tokens, limit, walk);
     SHEAF__TRY(sheaf__walk_hold(d->cache, walk, prompt->tokens, &p->sequence));
     p->made = 1;
-    uint32_t left = prompt->n_tokens - walk->length - walk->tail;
-    p->n = step->n < left ? step->n : left;
+    set_n(step, p);
     SHEAF__TRY(sheaf__walk_keep(d->cache, walk));
     p->kept = 1;
     return SHEAF_OK;
@@ -166,6 +173,36 @@ static void need_of(const door *d, uint32_t *counts)
         counts[g] = (uint32_t)sheaf__min_u64(d->need[g], UINT32_MAX);
 }
 
+static bool can_have_room(const door *d)
+{
+    uint32_t counts[SHEAF_MAX_GROUPS];
+    need_of(d, counts);
+    return sheaf__ledger_can_make_room(d->cache, true, counts);
+}
+
+/* Gives up the tails, whose sources may then go too, and counts again. */
+static sheaf_status leave_tails(door *d)
+{
+    memset(d->need, 0, sizeof d->need);
+    for (uint32_t i = 0; i < d->n_parts; i++) {
+        part *p = &d->parts[i];
+        let_tail_go(d, p);
+        p->walk.tail = 0;
+        p->walk.tail_node = NULL;
+        if (p->made) set_n(&d->steps[i], p);
+        SHEAF__TRY(count_part(d, i));
+    }
+    return SHEAF_OK;
+}
+
+/* Whether there is room or can be made, with the tails or else without them. SHEAF_FULL. */
+static sheaf_status find_room(door *d)
+{
+    if (can_have_room(d)) return SHEAF_OK;
+    SHEAF__TRY(leave_tails(d));
+    return can_have_room(d) ? SHEAF_OK : SHEAF_FULL;
+}
+
 /* The most blocks of one group that the pool could hand out now. */
 static uint64_t most_free(const sheaf_pool *pool, uint32_t group)
 {
@@ -220,8 +257,8 @@ static sheaf_status take(door *d)
 {
     sheaf_prefix *cache = d->cache;
     uint32_t counts[SHEAF_MAX_GROUPS];
+    SHEAF__TRY(find_room(d));
     need_of(d, counts);
-    if (!sheaf__ledger_can_make_room(cache, true, counts)) return SHEAF_FULL;
     for (uint32_t i = 0; i < d->n_parts; i++)
         if (d->parts[i].made) sheaf__walk_touch(cache, &d->parts[i].walk);
     if (!sheaf__ledger_make_room(cache, counts)) return SHEAF_FULL;
@@ -310,9 +347,7 @@ sheaf_status sheaf_prefix_can_reserve(sheaf_prefix *cache, const sheaf_step *ste
     door d = {.cache = cache, .steps = steps, .n_steps = n_steps};
     sheaf__prefix_enter(cache);
     sheaf_status st = prepare(&d);
-    uint32_t counts[SHEAF_MAX_GROUPS];
-    need_of(&d, counts);
-    if (st == SHEAF_OK && !sheaf__ledger_can_make_room(cache, true, counts)) st = SHEAF_FULL;
+    if (st == SHEAF_OK) st = find_room(&d);
     turn_away(&d, st, false, shortage);
     sheaf__prefix_leave(cache);
     return st;
