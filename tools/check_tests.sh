@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tools/check_tests.sh - no test, bench or fuzzer lies about unbuilt, and the thread sanitizer gets every program
-# that makes threads. Reports in TAP. SHEAF_ROOT: another tree than this one.
+# tools/check_tests.sh - no test, bench or fuzzer lies about unbuilt, the thread sanitizer gets every program
+# that makes threads, and every case that a table of hazards names is there. Reports in TAP.
+# SHEAF_ROOT: another tree than this one.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/tools/tap.sh
@@ -35,4 +36,11 @@ while read -r file; do
     [ $found = yes ] || unwatched+="$file is not in tests/threaded.txt "
 done < <(grep -lE '\<(sheaf_threads_create|pthread_create) *\(' -r tests --include='*.c' | sort)
 tap_empty every_program_with_threads_is_in_the_list "$unwatched"
+
+# A table's lines are "what goes wrong | the case that keeps it out", in a file's first comment.
+missing=
+while read -r name; do
+    grep -qrE "cmocka_unit_test[a-z_]*\\($name[,)]" tests --include='*.c' || missing+="$name "
+done < <(sed -n '1,/\*\//s/^ \*   .*| \([a-z0-9_]*\)$/\1/p' tests/*/test_hazards.c 2>/dev/null)
+tap_empty every_hazard_has_its_case "$missing"
 tap_end

@@ -91,6 +91,12 @@ notices a_test_that_is_not_built_is_noticed tests
 tree
 echo '/* sheaf_threads_create(2, &threads) */' >>"$work/tests/pool/test_pool.c"
 notices threads_that_the_sanitizer_does_not_see_are_noticed tests
+tree
+printf '/* t\n *   what breaks | its_case\n */\ncmocka_unit_test(its_case),\n' >"$work/tests/pool/test_hazards.c"
+echo 'sheaf_test(pool test_hazards.c)' >>"$work/tests/pool/CMakeLists.txt"
+accepts a_hazard_with_its_case_passes tests
+sed -i '/unit_test/d' "$work/tests/pool/test_hazards.c"
+notices a_hazard_without_its_case_is_noticed tests
 
 # the words are put together here, so that this file passes
 tree
