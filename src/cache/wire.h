@@ -249,8 +249,9 @@ typedef struct sheaf__wire_hooks {
     void *ctx;
     sheaf_frame_fn *on_frame;
     void (*on_sequence)(void *ctx, const sheaf__wire_sequence *sequence);
-    void (*on_tokens)(void *ctx, const int32_t *tokens,
-                      uint32_t n); /* of that, from its first */
+    void (*on_key)(void *ctx, const sheaf_key *key); /* of a single block */
+    /* of a sequence or a block, from the first */
+    void (*on_tokens)(void *ctx, const int32_t *tokens, uint32_t n);
 } sheaf__wire_hooks;
 
 /* sheaf_wire_scan that tells more. */

@@ -99,6 +99,17 @@ static sheaf_status scan_sequence(scan *s, uint64_t *n_tokens, uint64_t *n_named
     return sheaf__wire_in_close(&s->in);
 }
 
+static sheaf_status scan_name(scan *s)
+{
+    int32_t tokens[SHEAF__WIRE_MAX_TOKENS];
+    sheaf_key key;
+    SHEAF__TRY(sheaf__wire_in_names(&s->in, &s->head, &key, tokens));
+    if (s->hooks->on_key != NULL) s->hooks->on_key(s->hooks->ctx, &key);
+    if (s->hooks->on_tokens != NULL)
+        s->hooks->on_tokens(s->hooks->ctx, tokens, s->head.block_tokens);
+    return SHEAF_OK;
+}
+
 static sheaf_status scan_sequences(scan *s)
 {
     uint64_t n_tokens = 0, n_named[SHEAF_MAX_GROUPS] = {0};
@@ -143,10 +154,7 @@ static sheaf_status scan_all(scan *s)
     sheaf__wire_head *head = &s->head;
     SHEAF__TRY(sheaf__wire_head_get(head, in));
     SHEAF__TRY(check_layout(head, in->memory, in->err));
-    if (head->carries == SHEAF__WIRE_SEQUENCES)
-        SHEAF__TRY(scan_sequences(s));
-    else
-        SHEAF__TRY(sheaf__wire_in_names(in, head, NULL, NULL));
+    SHEAF__TRY(head->carries == SHEAF__WIRE_SEQUENCES ? scan_sequences(s) : scan_name(s));
     for (uint32_t g = 0; g < head->n_groups; g++)
         for (uint64_t number = 0; number < head->groups[g].n_blocks; number++) {
             SHEAF__TRY(sheaf__wire_in_open_block(in, head, g, number));

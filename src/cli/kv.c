@@ -39,7 +39,8 @@ typedef struct dump {
     uint64_t n_frames, frames_room;
     sheaf__wire_sequence *sequences; /* [n_sequences] */
     uint64_t n_sequences, sequences_room;
-    sheaf__ids tokens; /* of all sequences */
+    sheaf_key key;     /* of a single block */
+    sheaf__ids tokens; /* of all sequences, or the block */
     sheaf_status status;
 } dump;
 
@@ -93,6 +94,11 @@ static void on_sequence(void *ctx, const sheaf__wire_sequence *sequence)
     d->sequences[d->n_sequences++] = *sequence;
 }
 
+static void on_key(void *ctx, const sheaf_key *key)
+{
+    ((dump *)ctx)->key = *key;
+}
+
 static void on_tokens(void *ctx, const int32_t *tokens, uint32_t n)
 {
     dump *d = ctx;
@@ -130,6 +136,7 @@ static sheaf_status scan(dump *d, const char *name, int fd, sheaf_error *err)
     const sheaf__wire_hooks hooks = {.ctx = d,
                                      .on_frame = keeps ? on_frame : NULL,
                                      .on_sequence = keeps ? on_sequence : NULL,
+                                     .on_key = keeps ? on_key : NULL,
                                      .on_tokens = keeps ? on_tokens : NULL};
     sheaf__wire_fd file = {fd, 0};
     sheaf_source source = sheaf__wire_fd_source(&file);
@@ -187,6 +194,13 @@ static void show_kinds(const dump *d)
     }
 }
 
+/* n ids of `tokens`, from number `at` on. */
+static void show_tokens(const dump *d, uint64_t at, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) printf(i == 0 ? "%d" : " %d", d->tokens.data[at + i]);
+    putchar('\n');
+}
+
 static void show_sequences(const dump *d)
 {
     uint64_t at = 0;
@@ -202,10 +216,7 @@ static void show_sequences(const dump *d)
                 printf("%u to %u", s->held[g].first, s->held[g].first + s->held[g].n - 1);
         }
         putchar('\n');
-        if (!d->flags->tokens) continue;
-        for (uint32_t t = 0; t < s->n_tokens; t++)
-            printf(t == 0 ? "%d" : " %d", d->tokens.data[at + t]);
-        putchar('\n');
+        if (d->flags->tokens) show_tokens(d, at, s->n_tokens);
         at += s->n_tokens;
     }
 }
@@ -213,11 +224,12 @@ static void show_sequences(const dump *d)
 static void show_text(const dump *d)
 {
     const sheaf_wire_info *info = &d->info;
-    char space[2 * SHEAF_KEY_BYTES + 1];
-    write_hex(&info->space, space);
+    bool is_block = info->kind == SHEAF__WIRE_BLOCK;
+    char name[2 * SHEAF_KEY_BYTES + 1];
+    write_hex(is_block ? &d->key : &info->space, name);
     printf("format     version %u, %s\n", info->version,
-           info->kind == 0 ? "parked sequences" : "a single block");
-    printf("namespace  %s\n", space);
+           is_block ? "a single block" : "parked sequences");
+    printf("%s  %s\n", is_block ? "key      " : "namespace", name);
     printf("layout     %016llx: %u layer%s, %u group%s, blocks of %u tokens\n",
            (unsigned long long)info->layout_fingerprint, info->n_layers, plural(info->n_layers),
            info->n_groups, plural(info->n_groups), info->block_tokens);
@@ -233,6 +245,10 @@ static void show_text(const dump *d)
                (unsigned long long)info->block_bytes[g]);
     }
     show_sequences(d);
+    if (is_block && d->flags->tokens) {
+        printf("\ntokens\n");
+        show_tokens(d, 0, d->tokens.n);
+    }
     if (d->flags->frames)
         show_frames(d);
     else
@@ -261,6 +277,14 @@ static json_t *held_json(const sheaf__wire_sequence *s, uint32_t n_groups)
     return list;
 }
 
+static json_t *tokens_json(const dump *d, uint64_t at, uint64_t n)
+{
+    json_t *list = json_array();
+    for (uint64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(d->tokens.data[at + i]));
+    return list;
+}
+
 static json_t *sequences_json(const dump *d)
 {
     json_t *list = json_array();
@@ -269,10 +293,8 @@ static json_t *sequences_json(const dump *d)
         const sheaf__wire_sequence *s = &d->sequences[i];
         json_t *one = json_pack("{s:I, s:o}", "n_tokens", (json_int_t)s->n_tokens, "groups",
                                 held_json(s, d->info.n_groups));
-        json_t *ids = d->flags->tokens ? json_array() : NULL;
-        for (uint32_t t = 0; ids != NULL && t < s->n_tokens; t++)
-            json_array_append_new(ids, json_integer(d->tokens.data[at + t]));
-        if (ids != NULL) json_object_set_new(one, "tokens", ids);
+        if (d->flags->tokens)
+            json_object_set_new(one, "tokens", tokens_json(d, at, s->n_tokens));
         at += s->n_tokens;
         json_array_append_new(list, one);
     }
@@ -292,17 +314,21 @@ static json_t *frames_json(const dump *d)
 static sheaf_status show_json(const dump *d)
 {
     const sheaf_wire_info *info = &d->info;
-    char space[2 * SHEAF_KEY_BYTES + 1], layout[17];
-    write_hex(&info->space, space);
+    bool is_block = info->kind == SHEAF__WIRE_BLOCK;
+    char name[2 * SHEAF_KEY_BYTES + 1], layout[17];
+    write_hex(is_block ? &d->key : &info->space, name);
     snprintf(layout, sizeof layout, "%016llx", (unsigned long long)info->layout_fingerprint);
-    json_t *root = json_pack(
-        "{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "version",
-        (json_int_t)info->version, "kind", info->kind == 0 ? "sequences" : "block", "namespace",
-        space, "layout", layout, "n_layers", (json_int_t)info->n_layers, "block_tokens",
-        (json_int_t)info->block_tokens, "n_tokens", (json_int_t)info->n_tokens, "n_bytes",
-        (json_int_t)info->n_bytes, "n_frames", (json_int_t)info->n_frames, "groups",
-        groups_json(d), "sequences", sequences_json(d));
+    json_t *root =
+        json_pack("{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "version",
+                  (json_int_t)info->version, "kind", is_block ? "block" : "sequences",
+                  is_block ? "key" : "namespace", name, "layout", layout, "n_layers",
+                  (json_int_t)info->n_layers, "block_tokens", (json_int_t)info->block_tokens,
+                  "n_tokens", (json_int_t)info->n_tokens, "n_bytes", (json_int_t)info->n_bytes,
+                  "n_frames", (json_int_t)info->n_frames, "groups", groups_json(d));
     if (root == NULL) return SHEAF_E_NO_MEMORY;
+    if (!is_block) json_object_set_new(root, "sequences", sequences_json(d));
+    if (is_block && d->flags->tokens)
+        json_object_set_new(root, "tokens", tokens_json(d, 0, d->tokens.n));
     if (d->flags->frames) json_object_set_new(root, "frames", frames_json(d));
     int failed = json_dumpf(root, stdout, JSON_COMPACT);
     json_decref(root);

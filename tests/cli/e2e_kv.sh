@@ -122,6 +122,20 @@ tap_equal "dump_prints_json" yes "$("$sheaf" kv dump --json --tokens --frames - 
 tap_equal "both_windows_are_shown" "0 16 1 1 none 5" \
     "$("$sheaf" kv dump "$work/slid.kv" | sed -n '/^group/,/^$/ s/^ *\([01]\) *\([0-9a-z]*\) *\([0-9]*\) .*/\1 \2 \3/p' | paste -sd' ')"
 
+# ---- committed streams: two sequences that share a block, a window that has slid, a single block
+
+streams=tests/data/wire
+tap_equal "verify_knows_committed_streams" 3 "$(for file in "$streams"/*.kv; do "$sheaf" kv verify "$file"; done | grep -c ': whole, ')"
+tap_equal "dump_tells_sequences_apart" "10 0 to 2,1 2 3 4 5 6 50 51 52 53,9 0 to 2,1 2 3 4 5 6 90 91 92" \
+    "$("$sheaf" kv dump --tokens $streams/one_group.kv | sed -n '/^sequence/,/^$/p' | tail -n +2 | sed 's/^ *[01]  *\([0-9]*  \)/\1/; s/  */ /g; /^$/d' |
+        paste -sd,)"
+tap_equal "dump_shows_each_group_s_blocks" "15 0 to 3, 2 to 3;0 none, none" \
+    "$("$sheaf" kv dump $streams/two_groups.kv | sed -n 's/^ *[01]  *\([0-9]*\)  \([n0-9].*, .*\)$/\1 \2/p' | paste -sd';')"
+key=$("$sheaf" kv dump $streams/block.kv | sed -n 's/^key        //p')
+tap_equal "dump_shows_a_single_block_by_its_key" 64 "${#key}"
+tap_equal "and_its_tokens_in_json_too" "\"key\":\"$key\" \"tokens\":[$("$sheaf" kv dump --tokens $streams/block.kv | sed -n '/^tokens/{n;s/ /,/g;p}')]" \
+    "$("$sheaf" kv dump --json --tokens $streams/block.kv | grep -o '"key":"[0-9a-f]*"\|"tokens":\[[0-9,]*\]' | paste -sd' ')"
+
 # ---- bad files
 
 # refused NAME FILE PATTERN: run and verify give up with exit code 1 and one line that names file and fault
@@ -187,6 +201,8 @@ flip "$work/twin/model.safetensors" $((size / 2))
 foreign another_model_of_the_same_shape "namespace" -m "$work/twin" -p "$start"
 foreign another_model "saved with 8 layers and .*; here are 4" -m "$slid" -p "abc"
 foreign another_kv_dtype "bf16 and bf16, here f32 and f32" -m $demo -p "$start" --kv-dtype f32
+refused_block=$("$sheaf" run -m $demo -p a -n 1 --load-kv $streams/block.kv 2>&1 || true)
+tap_equal "a_single_block_is_no_sequence" "sheaf run: $streams/block.kv: the stream carries a single block, not parked sequences" "$refused_block"
 foreign a_pool_without_room "room" -m $demo -p "$start" --kv-budget 128KiB
 tap_equal "the_file_is_as_it_was" "$bytes" "$(stat -c %s "$kept")"
 "$sheaf" kv verify "$kept" >/dev/null && tap_ok "and_whole"
