@@ -239,6 +239,25 @@ static void a_parent_is_as_important_as_its_children(void **state)
     rig_close(&r);
 }
 
+static void publishing_again_raises_a_priority_and_never_lowers_it(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 32, NULL);
+    cache_as(&r, "aaaa", 0, -1);
+    cache_as(&r, "bbbb", 0, 1);
+    cache_as(&r, "aaaa", 0, 2);
+    cache_as(&r, "bbbb", 0, -1);
+    cache_as(&r, "cccc", 0, 0);
+    const char *order[] = {"cccc", "bbbb", "aaaa"};
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(found(&r, order[i]), 4);
+        evict(&r, 1);
+        assert_int_equal(found(&r, order[i]), 0);
+    }
+    rig_close(&r);
+}
+
 static void who_falls_a_level_comes_where_its_last_use_belongs(void **state)
 {
     (void)state;
@@ -465,6 +484,27 @@ static void a_reset_returns_every_reference_also_of_what_is_held(void **state)
     rig_close(&r);
 }
 
+static void a_reset_forgets_every_namespace(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 40; n++) {
+        rig r;
+        rig_open(&r, 1, 48, NULL);
+        for (uint32_t i = 0; i < n; i++) {
+            char salt[2] = {(char)('A' + i), 0};
+            r.space = space_of(&r, salt);
+            cache_text(&r, "aaaa");
+        }
+        assert_int_equal(rig_stats(&r).spaces, n);
+        uint32_t gone;
+        assert_int_equal(sheaf_prefix_reset(r.cache, NULL, &gone), SHEAF_OK);
+        assert_cache_whole(&r);
+        assert_int_equal(gone, n);
+        assert_int_equal(rig_stats(&r).spaces, 0);
+        rig_close(&r);
+    }
+}
+
 static void closing_returns_every_reference(void **state)
 {
     (void)state;
@@ -496,6 +536,7 @@ int main(void)
         cmocka_unit_test(leaves_go_before_their_parents),
         cmocka_unit_test(lower_priorities_leave_first),
         cmocka_unit_test(a_parent_is_as_important_as_its_children),
+        cmocka_unit_test(publishing_again_raises_a_priority_and_never_lowers_it),
         cmocka_unit_test(who_falls_a_level_comes_where_its_last_use_belongs),
         cmocka_unit_test(a_held_entry_shrinks_to_what_is_held),
         cmocka_unit_test(what_is_held_is_used_as_long_as_it_is),
@@ -505,6 +546,7 @@ int main(void)
         cmocka_unit_test(what_is_held_does_not_expire),
         cmocka_unit_test(a_session_lets_go_of_what_it_published_last),
         cmocka_unit_test(a_reset_returns_every_reference_also_of_what_is_held),
+        cmocka_unit_test(a_reset_forgets_every_namespace),
         cmocka_unit_test(closing_returns_every_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
