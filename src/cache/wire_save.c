@@ -199,7 +199,8 @@ sheaf_status sheaf_wire_save(sheaf_parked *const *parked, uint32_t n, const shea
     s.memory = sheaf__pool_memory(pool);
     sheaf_status st = describe(&s, space);
     if (st != SHEAF_OK)
-        (void)sheaf__error_set(err, st, "no host memory to list the blocks that are saved");
+        (void)sheaf__error_set(err, st, "the blocks to be saved cannot be listed: %s",
+                               sheaf_status_text(st));
     if (st == SHEAF_OK) {
         st = sheaf__wire_out_begin(&s.out, sink, s.memory, err);
         if (st == SHEAF_OK) st = put_all(&s);
