@@ -160,13 +160,11 @@ static void forget_held(const goal *to)
     uint64_t since = cache->n_uses;
     while (!reached(to) && (leaf = next_leaf(cache, since)) != NULL) {
         uint32_t keep = first_alone(cache, leaf);
-        bool own = keep < leaf->n_blocks;
-        if (own ? keep == 0 : stands_on_own_blocks(cache, leaf)) {
+        if (keep > 0) sheaf__tree_shorten(cache, leaf, keep, to->cause);
+        if (keep == 0 || (!reached(to) && stands_on_own_blocks(cache, leaf)))
             sheaf__tree_remove(cache, leaf, to->cause);
-            continue;
-        }
-        if (own) sheaf__tree_shorten(cache, leaf, keep, to->cause);
-        sheaf__ledger_touch(cache, leaf);
+        else
+            sheaf__ledger_touch(cache, leaf);
     }
 }
 

@@ -342,6 +342,36 @@ static void what_stands_before_held_blocks_does_not_pass_the_limit(void **state)
     rig_close(&r);
 }
 
+/* Of "aaaa" -- "bbbb cccc dddd" sequences hold bbbb and dddd. */
+static void a_leaf_is_forgotten_from_the_first_block_that_nobody_holds(void **state)
+{
+    (void)state;
+    for (uint64_t capacity = 0; capacity <= 2; capacity++) {
+        rig r;
+        rig_open(&r, 1, 32, NULL);
+        const char *texts[] = {"aaaa", "aaaabbbb", "aaaabbbbcccc", "aaaabbbbccccdddd"};
+        sheaf_sequence *seqs[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            seqs[i] = typed(&r, texts[i]);
+            assert_int_equal(publish_as(&r, seqs[i], 1 + (i > 0), 0, 0, NULL), SHEAF_OK);
+        }
+        sheaf_sequence_destroy(seqs[0]);
+        sheaf_sequence_destroy(seqs[2]);
+        assert_int_equal(rig_stats(&r).bytes_exclusive, 2 * BLOCK);
+        sheaf_prefix_options o = limits_of(capacity, 0, 0);
+        if (capacity == 0) o.capacity_bytes = 1;
+        assert_int_equal(sheaf_prefix_set_limits(r.cache, &o), SHEAF_OK);
+        assert_cache_whole(&r);
+        assert_int_equal(rig_stats(&r).bytes_exclusive, capacity * BLOCK);
+        const uint32_t left[] = {0, 8, 16};
+        assert_int_equal(found(&r, texts[3]), left[capacity]);
+        assert_holds_its_tokens(&r.f, seqs[3]);
+        sheaf_sequence_destroy(seqs[1]);
+        sheaf_sequence_destroy(seqs[3]);
+        rig_close(&r);
+    }
+}
+
 /* ---- other limits ------------------------------------------------------------------------ */
 
 static void the_number_of_entries_is_limited(void **state)
@@ -541,6 +571,7 @@ int main(void)
         cmocka_unit_test(a_held_entry_shrinks_to_what_is_held),
         cmocka_unit_test(what_is_held_is_used_as_long_as_it_is),
         cmocka_unit_test(what_stands_before_held_blocks_does_not_pass_the_limit),
+        cmocka_unit_test(a_leaf_is_forgotten_from_the_first_block_that_nobody_holds),
         cmocka_unit_test(the_number_of_entries_is_limited),
         cmocka_unit_test(entries_go_when_their_time_is_over),
         cmocka_unit_test(what_is_held_does_not_expire),
