@@ -162,6 +162,7 @@ typedef struct sheaf_shortage {
 
 /* Reserves a whole step or nothing: matches and holds, then evicts what is needed, revoking
  * revocable pins last, then extends every sequence. After it no acquisition of the step can fail.
+ * Where that makes the room, the copied parts of matches are left out.
  * SHEAF_FULL: no eviction would help, and none was made; *shortage (may be null) is written. The
  * steps are as they were; a sequence may have got a copy of a shared partial block.
  * SHEAF_E_BUSY: a sequence has a reservation, or two steps name one. SHEAF_E_INVALID,
@@ -181,7 +182,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_can_reserve(sheaf_prefix *cache,
 /* Claims the prompt's whole blocks from position `have` on (what its sequence holds) for the caller
  * to compute; put the ticket into the prompt when publishing, and drop it at the end.
  * SHEAF_OK: claimed. SHEAF_PENDING: another claim covers the next block; *ticket is a place to wait:
- * poll it while other work runs. SHEAF_E_NO_MEMORY. O(claims * tokens in common). */
+ * poll it while other work runs. SHEAF_E_INVALID: `have` is beyond the prompt. SHEAF_E_NO_MEMORY.
+ * O(tickets + claims * tokens in common). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_claim(sheaf_prefix *cache,
                                                      const sheaf_prompt *prompt, uint32_t have,
                                                      uint64_t *ticket);

@@ -356,6 +356,28 @@ static void the_source_of_a_copy_outlives_the_eviction_for_it(void **state)
     rig_close(&r);
 }
 
+static void a_prompt_that_fills_the_pool_goes_without_a_copy(void **state)
+{
+    (void)state;
+    const char *prompts[] = {"abcd efgh ijkl mn", "abcd efgh ijkl mnop", "abcd efgh ijkl mnxx"};
+    for (uint32_t i = 0; i < 3; i++) {
+        rig r;
+        rig_open(&r, 1, 4, NULL);
+        keep_text(&r, "abcd efgh ijkl mn");
+        asked a;
+        sheaf_step step = new_step(ask(&r, &a, prompts[i]), 100);
+        assert_int_equal(sheaf_prefix_can_reserve(r.cache, &step, 1, NULL), SHEAF_OK);
+        assert_int_equal(reserve(&r, &step, 1, NULL), SHEAF_OK);
+        assert_int_equal(step.match.length, 12);
+        assert_int_equal(step.match.copied, 0);
+        assert_int_equal(step.match.cached_tokens, 12);
+        assert_int_equal(step.reserved, i == 0 ? 2 : 4);
+        finish(&r, &step);
+        sheaf_sequence_destroy(step.sequence);
+        rig_close(&r);
+    }
+}
+
 static void forks_that_share_a_partial_block_need_a_copy_less(void **state)
 {
     (void)state;
@@ -541,6 +563,7 @@ int main(void)
         cmocka_unit_test(held_entries_of_a_low_priority_do_not_hide_idle_ones_of_a_higher),
         cmocka_unit_test(an_idle_match_is_not_counted_as_room),
         cmocka_unit_test(the_source_of_a_copy_outlives_the_eviction_for_it),
+        cmocka_unit_test(a_prompt_that_fills_the_pool_goes_without_a_copy),
         cmocka_unit_test(forks_that_share_a_partial_block_need_a_copy_less),
         cmocka_unit_test(groups_are_counted_each_for_itself),
         cmocka_unit_test(a_small_match_leaves_the_large_entry_whole),
