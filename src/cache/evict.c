@@ -210,22 +210,28 @@ uint64_t sheaf__evict_bytes(sheaf_prefix *cache, uint64_t bytes)
     return before - sheaf__pool_tree_only_bytes(cache->pool);
 }
 
-/* The front of a list is its longest unused; children come before their parents, and those of a lower
- * level have been looked at when their parent's turn comes. */
+/* The leaf whose time is over that leaves first; null: there is none. The front of a list is its longest
+ * unused, and of a node whose time is over the children's is too: the lowest such front is a leaf. */
+static sheaf__node *first_expired(const sheaf_prefix *cache, uint64_t now)
+{
+    for (uint32_t level = 0; level < SHEAF__LEVELS; level++) {
+        const sheaf__list *list = &cache->levels[level];
+        if (sheaf__list_empty(list)) continue;
+        sheaf__node *first = SHEAF__CONTAINER(list->next, sheaf__node, use);
+        if (now - first->last_use_ns < cache->limits.ttl_ns) continue;
+        SHEAF__ASSERT(sheaf__node_is_leaf(first));
+        return first;
+    }
+    return NULL;
+}
+
 uint32_t sheaf__ledger_expire(sheaf_prefix *cache)
 {
     if (cache->limits.ttl_ns == UINT64_MAX) return 0;
     uint64_t now = sheaf__prefix_now(cache);
     uint32_t n = 0;
-    for (uint32_t level = 0; level < SHEAF__LEVELS; level++) {
-        sheaf__list *list = &cache->levels[level];
-        while (!sheaf__list_empty(list)) {
-            sheaf__node *node = SHEAF__CONTAINER(list->next, sheaf__node, use);
-            if (now - node->last_use_ns < cache->limits.ttl_ns) break;
-            SHEAF__ASSERT(sheaf__node_is_leaf(node));
-            n += evict_leaf(cache, node, SHEAF_LEFT_TTL);
-        }
-    }
+    for (sheaf__node *leaf; (leaf = first_expired(cache, now)) != NULL;)
+        n += evict_leaf(cache, leaf, SHEAF_LEFT_TTL);
     return n;
 }
 

@@ -430,6 +430,23 @@ static void entries_go_when_their_time_is_over(void **state)
     rig_close(&r);
 }
 
+static void a_level_that_falls_while_entries_expire_is_looked_at_again(void **state)
+{
+    (void)state;
+    rig r;
+    sheaf_prefix_options o = limits_of(20, 0, 100);
+    rig_open(&r, 1, 32, &o);
+    cache_as(&r, "aaaa", 1, 1);
+    cache_as(&r, "aaaabbbb", 2, -1);
+    cache_as(&r, "aaaabbbbcccc", 3, 2);
+    r.now += 100;
+    uint32_t n;
+    assert_int_equal(sheaf_prefix_expire(r.cache, &n), SHEAF_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(rig_stats(&r).nodes, 0);
+    rig_close(&r);
+}
+
 static void what_is_held_does_not_expire(void **state)
 {
     (void)state;
@@ -574,6 +591,7 @@ int main(void)
         cmocka_unit_test(a_leaf_is_forgotten_from_the_first_block_that_nobody_holds),
         cmocka_unit_test(the_number_of_entries_is_limited),
         cmocka_unit_test(entries_go_when_their_time_is_over),
+        cmocka_unit_test(a_level_that_falls_while_entries_expire_is_looked_at_again),
         cmocka_unit_test(what_is_held_does_not_expire),
         cmocka_unit_test(a_session_lets_go_of_what_it_published_last),
         cmocka_unit_test(a_reset_returns_every_reference_also_of_what_is_held),
