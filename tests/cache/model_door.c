@@ -80,7 +80,7 @@ static void step_of_some(rig *r, sheaf_sequence **running, uint64_t *random, uin
             steps[n++] = next_step(running[i], random_below(random, 6));
     uint32_t need = naive_need(r, steps, n);
     uint64_t acquired = fixture_stats(&r->f).blocks_acquired;
-    uint64_t evicted = rig_stats(r).evictions[SHEAF_LEFT_PRESSURE];
+    uint64_t evicted = rig_stats(r).evicted_blocks[SHEAF_LEFT_PRESSURE];
     sheaf_shortage shortage = SHEAF_SHORTAGE_INIT;
     sheaf_status st = reserve(r, steps, n, &shortage);
     if (st == SHEAF_FULL) {
@@ -91,7 +91,7 @@ static void step_of_some(rig *r, sheaf_sequence **running, uint64_t *random, uin
     }
     assert_int_equal(st, SHEAF_OK);
     acquired = fixture_stats(&r->f).blocks_acquired - acquired;
-    if (rig_stats(r).evictions[SHEAF_LEFT_PRESSURE] == evicted)
+    if (rig_stats(r).evicted_blocks[SHEAF_LEFT_PRESSURE] == evicted)
         assert_int_equal(acquired, need);
     else /* the cache may have let go of a partial block, which then need not be copied */
         assert_true(acquired <= need);
