@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "base/memory.h"
 #include "cache/wire.h"
 #include "cli/cli.h"
+#include "model/json.h"
 
 typedef struct kv_flags {
     const char *action;
@@ -113,7 +113,9 @@ static sheaf_status open_file(const char *path, int *fd, sheaf_error *err)
     if (strcmp(path, "-") == 0) return SHEAF_OK;
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd >= 0) return SHEAF_OK;
-    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(errno));
+    char shown[SHEAF__BRIEF];
+    const char *why = strerror(errno);
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown), why);
 }
 
 /* Whether the file ends where its stream does; a pipe may go on with what is another's. */
@@ -361,7 +363,9 @@ static int kv_main(int argc, char **argv)
     sheaf__memory_init(&d.memory, NULL);
     sheaf_status status = parse(argc, argv, &flags, &done, &err);
     if (status == SHEAF_OK && !done) {
-        const char *name = strcmp(flags.file, "-") == 0 ? "standard input" : flags.file;
+        char shown[SHEAF__BRIEF];
+        bool piped = strcmp(flags.file, "-") == 0;
+        const char *name = piped ? "standard input" : sheaf__path_show(flags.file, shown);
         status = open_file(flags.file, &fd, &err);
         if (status == SHEAF_OK) status = scan(&d, name, fd, &err);
         if (status == SHEAF_OK) status = show(&d, name);

@@ -16,6 +16,7 @@
 #include "cli/answer.h"
 #include "cli/cli.h"
 #include "engine/session.h"
+#include "model/json.h"
 
 #define DEFAULT_MAX_TOKENS 256
 
@@ -193,7 +194,9 @@ static sheaf_status check_target(const char *path, sheaf_error *err)
     if (end != NULL) snprintf(directory, sizeof directory, "%.*s", (int)(end - path) + 1, path);
     if (code == 0 && access(directory, W_OK | X_OK) != 0) code = errno;
     if (code == 0) return SHEAF_OK;
-    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(code));
+    char shown[SHEAF__BRIEF];
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
+                            strerror(code));
 }
 
 /* The saved tokens are the prompt where none is given. */
@@ -201,9 +204,10 @@ static sheaf_status take_saved_ids(run_state *run, sheaf_error *err)
 {
     const int32_t *tokens = sheaf__kv_tokens(&run->kv);
     uint32_t n = sheaf__kv_length(&run->kv);
+    char shown[SHEAF__BRIEF];
     if (n == 0)
         return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: holds no token to go on from",
-                                run->flags->load_kv);
+                                sheaf__path_show(run->flags->load_kv, shown));
     for (uint32_t i = 0; i < n; i++) SHEAF__TRY(sheaf__ids_push(&run->ids, tokens[i]));
     return SHEAF_OK;
 }

@@ -2,6 +2,7 @@
 #include "engine/session.h"
 
 #include "base/status.h"
+#include "model/json.h"
 
 sheaf_status sheaf__session_name(const char *path, const sheaf__model_options *options,
                                  sheaf__identity *out, sheaf_error *err)
@@ -32,7 +33,10 @@ sheaf_status sheaf__session_load(sheaf__model *model, const sheaf_key *space, co
     uint32_t n = 0;
     sheaf__kv kv = {.backend = SHEAF__KV_PAGED};
     SHEAF__TRY(sheaf_wire_load_file(model->pool, space, file, &parked, 1, &n, err));
-    if (n == 0) return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: holds no sequence", file);
+    char shown[SHEAF__BRIEF];
+    if (n == 0)
+        return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: holds no sequence",
+                                sheaf__path_show(file, shown));
     sheaf_status status = sheaf_parked_adopt(parked, &kv.sequence);
     if (status != SHEAF_OK) {
         sheaf_parked_destroy(parked);

@@ -123,6 +123,8 @@ say() { printf 'Hello.\n'; }
 chat_on_full() { say | "$sheaf" chat -m $demo -n 4 >/dev/full; }
 closed a_full_disk_ends_a_chat chat_on_full
 closed a_full_disk_stops_inspect_too on_full "$sheaf" inspect -m $demo
+closed a_full_disk_stops_kv_too on_full "$sheaf" kv verify tests/data/wire/block.kv
+closed a_closed_standard_output_stops_json_too on_closed "$sheaf" kv dump --json tests/data/wire/block.kv
 closed a_full_disk_stops_tokenize_too on_full "$sheaf" tokenize -m $demo
 closed a_full_disk_stops_the_demo on_full "$sheaf" demo -q 1
 on_broken() { # the reader has gone before the first byte
