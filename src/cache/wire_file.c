@@ -25,6 +25,7 @@
 #define MARK     ".sheaf-"
 #define LETTERS  6
 #define ATTEMPTS 64
+#define SHOWN    140 /* of a path in a sentence: its end, and room for the reason */
 
 /* Where a file is to be. */
 typedef struct target {
@@ -35,9 +36,17 @@ typedef struct target {
     char temporary[NAME_MAX + 1];
 } target;
 
+/* A path as a sentence has room for it. */
+static const char *shown(const char *path)
+{
+    size_t n = strlen(path);
+    return n > SHOWN ? path + n - SHOWN : path;
+}
+
 static sheaf_status failed(const target *t, const char *what, sheaf_error *err)
 {
-    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s: %s", t->path, what, strerror(errno));
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s: %s", shown(t->path), what,
+                            strerror(errno));
 }
 
 /* ---- temporary files ----------------------------------------------------------------------- */
@@ -51,19 +60,19 @@ static sheaf_status open_folder(target *t, const char *path, sheaf_error *err)
     if (slash != NULL) {
         size_t length = slash == path ? 1 : (size_t)(slash - path);
         if (length >= sizeof folder)
-            return sheaf__error_set(err, SHEAF_E_IO, "%.100s...: %s", path,
+            return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", shown(path),
                                     strerror(ENAMETOOLONG));
         memcpy(folder, path, length);
         folder[length] = 0;
         t->name = slash + 1;
     }
     if (strlen(t->name) > NAME_MAX - (sizeof MARK - 1) - LETTERS)
-        return sheaf__error_set(err, SHEAF_E_IO, "%.100s...: %s", path, strerror(ENAMETOOLONG));
+        return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", shown(path), strerror(ENAMETOOLONG));
     t->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (t->folder < 0) return failed(t, "its folder", err);
     struct stat st;
     if (*t->name == 0 || (fstatat(t->folder, t->name, &st, 0) == 0 && !S_ISREG(st.st_mode)))
-        return sheaf__error_set(err, SHEAF_E_IO, "%s: not a regular file", path);
+        return sheaf__error_set(err, SHEAF_E_IO, "%s: not a regular file", shown(path));
     return SHEAF_OK;
 }
 
@@ -156,7 +165,7 @@ static sheaf_status about(const char *path, const sheaf__wire_fd *file, sheaf_st
                           const sheaf_error *inner, sheaf_error *err)
 {
     const char *what = file->error != 0 ? strerror(file->error) : inner->text;
-    return sheaf__error_set(err, st, "%s: %s", path, what);
+    return sheaf__error_set(err, st, "%s: %s", shown(path), what);
 }
 
 static sheaf_status save(target *t, sheaf_parked *const *parked, uint32_t n,
@@ -189,15 +198,16 @@ sheaf_status sheaf_wire_save_file(sheaf_parked *const *parked, uint32_t n,
 static sheaf_status open_file(const char *path, int *fd, uint64_t *n_bytes, sheaf_error *err)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not hold us up */
-    if (file < 0) return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(errno));
+    if (file < 0)
+        return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", shown(path), strerror(errno));
     struct stat st;
     sheaf_status status = SHEAF_OK;
     if (fstat(file, &st) != 0)
-        status = sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(errno));
+        status = sheaf__error_set(err, SHEAF_E_IO, "%s: %s", shown(path), strerror(errno));
     else if (!S_ISREG(st.st_mode))
-        status = sheaf__error_set(err, SHEAF_E_IO, "%s: not a regular file", path);
+        status = sheaf__error_set(err, SHEAF_E_IO, "%s: not a regular file", shown(path));
     else if (st.st_size == 0)
-        status = sheaf__error_set(err, SHEAF_E_FORMAT, "%s: the file is empty", path);
+        status = sheaf__error_set(err, SHEAF_E_FORMAT, "%s: the file is empty", shown(path));
     if (status != SHEAF_OK) {
         close(file);
         return status;

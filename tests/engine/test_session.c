@@ -305,6 +305,26 @@ static void a_file_that_is_not_whole_is_refused(void **state)
     expect_refused(RUNS_QWEN, (sheaf__model_options){0}, SHEAF_E_IO, "No such file");
 }
 
+/* A path of any length leaves room for the reason. */
+static void the_reason_is_told_with_a_long_path_too(void **state)
+{
+    (void)state;
+    sheaf__model *model = runs_open(RUNS_QWEN, (sheaf__model_options){0});
+    sheaf_key space = runs_space(model, RUNS_QWEN);
+    sheaf__kv kv = {0};
+    sheaf_error err = {0};
+    char path[900] = "";
+    for (int i = 0; i < 40; i++) strcat(path, "a-long-folder-name/");
+    strcat(path, "kept");
+    assert_int_equal(sheaf__session_load(model, &space, path, &kv, &err), SHEAF_E_IO);
+    assert_non_null(strstr(err.text, "name/kept: No such file"));
+    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
+    assert_int_equal(sheaf__session_save(&kv, &space, path, &err), SHEAF_E_IO);
+    assert_non_null(strstr(err.text, "No such file"));
+    sheaf__kv_destroy(&kv);
+    sheaf__model_close(model);
+}
+
 static void a_dense_cache_has_nothing_to_keep(void **state)
 {
     (void)state;
@@ -331,6 +351,7 @@ int main(void)
         cmocka_unit_test(a_file_of_another_model_or_layout_is_refused),
         cmocka_unit_test(a_model_that_changed_before_it_was_opened_has_no_name),
         cmocka_unit_test(a_file_that_is_not_whole_is_refused),
+        cmocka_unit_test(the_reason_is_told_with_a_long_path_too),
         cmocka_unit_test(a_dense_cache_has_nothing_to_keep),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
