@@ -21,8 +21,9 @@ typedef struct plan {
     sheaf_prefix *cache;
     const sheaf_prompt *prompt;
     const sheaf_sequence *seq;
+    bool tail;        /* a partial last block too */
     uint32_t n;       /* positions to publish */
-    sheaf__path path; /* of these, in the tree */
+    sheaf__path path; /* of the sequence, in the tree */
     uint32_t first;   /* new blocks: [first, end), counted from position 0 */
     uint32_t end;
     sheaf__node *grows; /* a leaf that gets the first n_grown of them; null: none does */
@@ -35,15 +36,15 @@ typedef struct plan {
 
 /* ---- what is to be published ------------------------------------------------------------- */
 
-/* Positions: whole blocks, and with `tail` a partial last one, of the tokens that are named. A partial
- * block that is being written stays out: nobody else may hold it. */
-static uint32_t positions_of(const sheaf_prefix *cache, const sheaf_sequence *seq, bool tail)
+/* Positions: whole blocks, and with p->tail a partial last one, of the tokens that are named. A partial
+ * block that is being written stays out: nobody else may hold it. What the tree has too is named. */
+static uint32_t count_positions(const plan *p)
 {
-    const int32_t *tokens = sheaf_sequence_tokens(seq);
-    uint32_t length = sheaf_sequence_length(seq), n = 0;
+    const int32_t *tokens = sheaf_sequence_tokens(p->seq);
+    uint32_t length = sheaf_sequence_length(p->seq), n = p->path.length;
     while (n < length && tokens[n] != SHEAF_TOKEN_NONE) n++;
-    bool whole_only = !tail || sheaf_sequence_reserved(seq) != 0;
-    return whole_only ? n - n % cache->block_tokens : n;
+    bool whole_only = !p->tail || sheaf_sequence_reserved(p->seq) != 0;
+    return whole_only ? n - n % p->cache->block_tokens : n;
 }
 
 static bool may_grow(const plan *p, const sheaf__node *leaf)
@@ -349,7 +350,9 @@ static void sign(plan *p, sheaf__node *node)
 
 static sheaf_status publish(plan *p)
 {
-    sheaf__path_find(p->cache, p->prompt->space, sheaf_sequence_tokens(p->seq), p->n, &p->path);
+    sheaf__path_find(p->cache, p->prompt->space, sheaf_sequence_tokens(p->seq),
+                     sheaf_sequence_length(p->seq), &p->path);
+    p->n = count_positions(p);
     lay_out(p);
     SHEAF__TRY(refuse(p));
     SHEAF__TRY(prepare(p));
@@ -375,7 +378,7 @@ sheaf_status sheaf_prefix_publish(sheaf_prefix *cache, const sheaf_prompt *promp
         prompt->priority > SHEAF_PRIORITY_MAX || (flags & ~(uint32_t)SHEAF_PUBLISH_TAIL) != 0)
         return SHEAF_E_INVALID;
     plan p = {.cache = cache, .prompt = prompt, .seq = seq};
-    p.n = positions_of(cache, seq, (flags & SHEAF_PUBLISH_TAIL) != 0);
+    p.tail = (flags & SHEAF_PUBLISH_TAIL) != 0;
     sheaf__prefix_enter(cache);
     sheaf__ledger_expire(cache);
     sheaf_status st = publish(&p);
