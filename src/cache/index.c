@@ -109,6 +109,13 @@ static uint64_t slot_of(const sheaf_prefix *cache, const sheaf__node *node, uint
     return i;
 }
 
+void sheaf__index_fetch(const sheaf_prefix *cache, const sheaf_key *key)
+{
+    const struct sheaf__index *index = cache->index;
+    uint64_t i = (uint32_t)sheaf__index_hash(key) & (index->capacity - 1);
+    __builtin_prefetch(&index->slots[i], 1);
+}
+
 sheaf__node *sheaf__index_find(const sheaf_prefix *cache, const sheaf_key *key, uint32_t *block)
 {
     const struct sheaf__index *index = cache->index;

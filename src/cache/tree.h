@@ -71,6 +71,9 @@ sheaf__node *sheaf__index_find(const sheaf_prefix *cache, const sheaf_key *key,
                                uint32_t *block);
 uint64_t sheaf__index_count(const sheaf_prefix *cache);
 
+/* Has the processor fetch the slot of a key that is there. */
+void sheaf__index_fetch(const sheaf_prefix *cache, const sheaf_key *key);
+
 /* ---- spaces.c ---------------------------------------------------------------------------- */
 
 sheaf__node *sheaf__space_find(const sheaf_prefix *cache, const sheaf_key *space);
