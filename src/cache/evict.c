@@ -301,18 +301,16 @@ void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks)
     }
 }
 
-/* Without looking at rows: so many blocks less are asked for as evicting will free at least. What this
- * says yes to can be had. */
+/* Without looking at rows: as many will be released as the cache alone has, less those that are pinned. */
 static bool surely(sheaf_prefix *cache, const uint32_t *counts)
 {
-    uint32_t left[SHEAF_MAX_GROUPS];
+    uint64_t freed[SHEAF_MAX_GROUPS];
     for (uint32_t g = 0; g < cache->n_groups; g++) {
         uint64_t alone = sheaf__pool_tree_only(cache->pool, g);
         uint64_t pinned = cache->pinned_blocks[g];
-        uint64_t freed = alone > pinned ? alone - pinned : 0;
-        left[g] = counts[g] > freed ? counts[g] - (uint32_t)freed : 0;
+        freed[g] = alone > pinned ? alone - pinned : 0;
     }
-    return sheaf_pool_can_acquire(cache->pool, left) == SHEAF_OK;
+    return sheaf__room_surely(cache->pool, counts, freed);
 }
 
 bool sheaf__ledger_can_make_room(sheaf_prefix *cache, bool revoke, const uint32_t *counts)

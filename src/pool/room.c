@@ -100,6 +100,22 @@ bool sheaf__room_after(const sheaf_pool *pool, const uint32_t *counts, sheaf__ma
     return needed <= room;
 }
 
+/* A group is served by its own free rows, by those that are released (as rows, or as the bytes of slabs
+ * given back, which then hold as many), and by what the budget has left: nothing of other groups is
+ * counted on, so that it does not matter which of their slabs fall empty. */
+bool sheaf__room_surely(const sheaf_pool *pool, const uint32_t *counts, const uint64_t *freed)
+{
+    uint64_t room = pool->usable_bytes, needed = 0;
+    for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
+        const sheaf__counts *now = &pool->groups[g].counts;
+        uint64_t own = now->free + freed[g];
+        uint64_t missing = counts[g] > own ? counts[g] - own : 0;
+        room -= now->bytes_reserved;
+        if (missing != 0 && !add_slabs(pool, g, missing, 0, &needed)) return false;
+    }
+    return needed <= room;
+}
+
 uint64_t sheaf__room_count(const sheaf_pool *pool, uint32_t group, sheaf__may_go_fn *may_go,
                            const void *ctx)
 {

@@ -16,6 +16,10 @@ typedef bool sheaf__may_go_fn(const void *ctx, const sheaf__record *record);
 bool sheaf__room_after(const sheaf_pool *pool, const uint32_t *counts, sheaf__may_go_fn *may_go,
                        const void *ctx);
 
+/* The same, by counts alone: freed[g] rows of each group would be released. True is certain; false only
+ * that it takes a look at the rows. O(groups). */
+bool sheaf__room_surely(const sheaf_pool *pool, const uint32_t *counts, const uint64_t *freed);
+
 /* How many rows of a group may go. O(rows). */
 uint64_t sheaf__room_count(const sheaf_pool *pool, uint32_t group, sheaf__may_go_fn *may_go,
                            const void *ctx);
