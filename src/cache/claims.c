@@ -1,9 +1,9 @@
 /* cache/claims.c - nobody computes what another is computing.
  *
  * A claim says that the holder of its ticket is computing these whole blocks. It stands beside
- * the tree, not in it, so nothing unfilled can ever be found; all it does is make others wait who
- * would compute the same. Who waits has a ticket too, naming the claim and where what is common
- * ends:
+ * the tree, not in it, so nothing unfilled can ever be found; all it does is make others wait
+ * who would compute the same. Who waits has a ticket too, naming the claim and where what is
+ * common ends:
  *
  *     claim 7       [abcd efgh ijkl mnop]    published up to 4, now computing "efgh"
  *     ticket 9      [abcd efgh ijkl stuv]    waits for 7 up to 12
@@ -13,9 +13,9 @@
  *     who waits     WAITS --published up to the end, or the claim is lost or gone--> READY
  *                      +--drop--> gone               READY --poll, drop--> gone
  *
- * A claim whose blocks are all published stands until it is dropped, and nobody waits for it. One
- * that has stalled is found out when somebody asks: by a poll of it or of who waits for it, or by
- * who would have to wait.
+ * A claim whose blocks are all published stands until it is dropped, and nobody waits for it.
+ * One that has stalled is found out when somebody asks: by a poll of it or of who waits for it,
+ * or by who would have to wait.
  */
 #include <string.h>
 
@@ -89,7 +89,7 @@ static void forget(sheaf_prefix *cache, ticket *t)
     sheaf__memory_free(sheaf__pool_memory(cache->pool), t, 1, sizeof *t);
 }
 
-/* Who waits for this claim up to a position of at most `end` waits no longer. True: somebody did. */
+/* Who waits for this claim up to at most `end` waits no longer. True: somebody did. */
 static bool wake(sheaf_prefix *cache, const ticket *claim, uint32_t end)
 {
     bool any = false;

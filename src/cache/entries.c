@@ -1,8 +1,8 @@
-/* cache/entries.c - the cache as whoever draws it sees it: its entries, and the rows that pins keep.
+/* cache/entries.c - the cache as it is drawn: its entries, and the rows that pins keep.
  *
- * The ledger's lists, lowest level first and each from its front, are the order of leaving; entries
- * are the leaves in them. Pinned ones are in no list and do not leave: they come last, in the order
- * in which they were pinned.
+ * The ledger's lists, lowest level first and each from its front, are the order of leaving;
+ * entries are the leaves in them. Pinned ones are in no list and do not leave: they come last,
+ * in the order in which they were pinned.
  */
 #include <string.h>
 

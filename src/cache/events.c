@@ -1,7 +1,7 @@
-/* cache/events.c - what others need to keep a mirror of the cache: numbered, whole blocks alone.
+/* cache/events.c - what a mirror of the cache is kept by: numbered, whole blocks alone.
  *
- * An event gets its number whether or not somebody listens, so that a listener that was away can
- * tell by sheaf_prefix_stats.events that it has missed some.
+ * An event gets its number whether or not somebody listens, so that a listener that was away
+ * can tell by sheaf_prefix_stats.events that it has missed some.
  */
 #include "cache/prefix.h"
 

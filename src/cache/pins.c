@@ -1,17 +1,17 @@
 /* cache/pins.c - what must not leave, and for whom.
  *
- * A pin names the node where what it keeps ends, and so keeps all above it too. Where that is inside
- * a node, the node is split there first: what is pinned is exact. After pinning "abcd efgh" by one
- * owner and "abcd efgh ijkl mn" by another, of an entry "abcd efgh ijkl mn":
+ * A pin names the node where what it keeps ends, and so keeps all above it too. Where that is
+ * inside a node, the node is split there first: what is pinned is exact. After one owner pinned
+ * "abcd efgh" and another "abcd efgh ijkl mn", of an entry "abcd efgh ijkl mn":
  *
  *     root --- [abcd efgh] --- [ijkl mn]         n_pins         1            1
  *                                                pinned_below   2            1
  *
- * A pinned node is in no list of the ledger, so nothing looks at it to evict it. With the last pin
- * below it, it comes back as used just now.
+ * A pinned node is in no list of the ledger, so nothing looks at it to evict it. With the last
+ * pin below it, it comes back as used just now.
  *
- * A pin that was revoked names no node, and stays until its owner has given it up: the id answers
- * for it until then.
+ * A pin that was revoked names no node, and stays until its owner has given it up: the id
+ * answers for it until then.
  */
 #include <string.h>
 
@@ -261,7 +261,7 @@ sheaf_status sheaf_prefix_unpin_owner(sheaf_prefix *cache, uint64_t owner, uint3
     return SHEAF_OK;
 }
 
-/* ---- invariant 7, as far as pins know ----------------------------------------------------- */
+/* ---- invariant 7, as far as pins know ---------------------------------------------------- */
 
 static uint32_t pins_of(const sheaf_prefix *cache, const sheaf__node *node)
 {

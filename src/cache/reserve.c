@@ -1,12 +1,12 @@
-/* cache/reserve.c - the door of a step: all that it will write has room, or nothing has happened.
+/* cache/reserve.c - the door of a step: all that it will write has room, or nothing happens.
  *
  *     check     every step, before anything is touched
- *     hold      new sequences share what matches; the blocks that their tails are copied from get a
- *               reference of kind IO. What is held cannot be evicted, so that counting what can be
- *               evicted comes after it: a match that was idle does not count twice
+ *     hold      new sequences share what matches; the blocks that their tails are copied from
+ *               get a reference of kind IO. What is held cannot be evicted, so that counting
+ *               what can be evicted comes after it: a match that was idle does not count twice
  *     count     the blocks that extending takes, exactly, by group
- *     room      evict, but only when that will be enough; commit the slabs. Where only the blocks
- *               that tails are copied from are wanting, the tails are left out
+ *     room      evict, but only when that will be enough; commit the slabs. Where only the
+ *               blocks that tails are copied from are wanting, the tails are left out
  *     take      copy tails, extend every sequence: no block can be wanting any more
  *
  * Whatever goes wrong before the end, all is let go of again and the steps are as they were.
@@ -96,7 +96,7 @@ static sheaf_status match_part(door *d, const sheaf_step *step, part *p)
 
 /* ---- count ------------------------------------------------------------------------------- */
 
-/* The row of the partial block that the step's own sequence will write into; SHEAF_ROW_NONE: none. */
+/* The row of the partial block that the step's own sequence will write into, or SHEAF_ROW_NONE. */
 static uint32_t open_row(const part *p, uint32_t group)
 {
     const sheaf_sequence *seq = p->sequence;

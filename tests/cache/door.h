@@ -1,5 +1,6 @@
-/* tests/cache/door.h - what the tests of claims, pins, the door of a step, events and entries add to the
- * rig: prompts that are asked for by a text with blanks between its blocks, and steps that run them. */
+/* tests/cache/door.h - what the tests of claims, pins, the door of a step, events and entries
+ * add to the rig: prompts that are asked for by a text with blanks between its blocks, and
+ * steps that run them. */
 #ifndef TESTS_CACHE_DOOR_H
 #define TESTS_CACHE_DOOR_H
 

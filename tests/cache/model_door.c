@@ -1,7 +1,8 @@
 /* tests/cache/model_door.c - random steps and cancelled requests.
  *
- * Steps of sequences that share blocks take exactly the blocks that a naive count says, or nothing;
- * requests that are cancelled in any phase leave nothing behind. SHEAF_SEED chooses the run.
+ * Steps of sequences that share blocks take exactly the blocks that a naive count says, or
+ * nothing; requests that are cancelled in any phase leave nothing behind. SHEAF_SEED chooses
+ * the run.
  */
 #include "door.h"
 
@@ -19,7 +20,7 @@ static sheaf_status reserve(rig *r, sheaf_step *steps, uint32_t n, sheaf_shortag
     return st;
 }
 
-/* ---- many sequences at once ---------------------------------------------------------------- */
+/* ---- many sequences at once -------------------------------------------------------------- */
 
 #define N_RUNNING 6
 
@@ -29,8 +30,8 @@ static uint32_t last_row(const sheaf_sequence *seq)
     return table->rows[table->n_blocks - 1];
 }
 
-/* Blocks that a step of running sequences takes, told by what each one's blocks are and who else
- * holds them by then. */
+/* Blocks that a step of running sequences takes, told by what each one's blocks are and who
+ * else holds them by then. */
 static uint32_t naive_need(const rig *r, const sheaf_step *steps, uint32_t n)
 {
     uint32_t need = 0;
@@ -126,7 +127,7 @@ static void random_steps_take_exactly_what_was_counted(void **state)
     rig_close(&r);
 }
 
-/* ---- cancelling ---------------------------------------------------------------------------- */
+/* ---- cancelling -------------------------------------------------------------------------- */
 
 /* A request, whose client may go away at any time. */
 typedef struct request {

@@ -1,5 +1,6 @@
-/* tests/cache/oom_prefix_door.c - every host allocation and every slab commit of claims, pins and the
- * door fails once, alone and with all after it; what failed has changed nothing, and nothing leaks. */
+/* tests/cache/oom_prefix_door.c - every host allocation and every slab commit of claims, pins
+ * and the door fails once, alone and with all after it; what failed has changed nothing, and
+ * nothing leaks. */
 #include "door.h"
 
 /* What an observer sees of the cache; its memory, and counters of what was tried, may move. */
@@ -25,8 +26,8 @@ static observed observe(const rig *r)
     return o;
 }
 
-/* Repeats a call until it gives `wanted`; a failure must have changed nothing. The fault is lifted
- * after the first failure: with all after it failing there would be no end. */
+/* Repeats a call until it gives `wanted`; a failure must have changed nothing. The fault is
+ * lifted after the first failure: with all after it failing there would be no end. */
 #define UNTIL(r, wanted, call)                                                                 \
     do {                                                                                       \
         for (uint32_t tries = 0;; tries++) {                                                   \
@@ -87,7 +88,7 @@ static void door(rig *r)
     for (uint32_t i = 0; i < 3; i++) sheaf_sequence_destroy(steps[i].sequence);
 }
 
-/* Runs a scenario with the nth allocation failing; true when it did. which: the hook that fails. */
+/* Runs a scenario with the nth allocation of a hook failing; true when it did. */
 static bool run_with(void (*scenario)(rig *), uint32_t which, uint32_t nth, int all_after)
 {
     rig r;

@@ -1,4 +1,4 @@
-/* tests/cache/test_claims.c - nobody computes what another is computing, and nobody waits for ever. */
+/* tests/cache/test_claims.c - nobody computes what another does, and nobody waits for ever. */
 #include "door.h"
 
 static sheaf_status claim(rig *r, const char *words, uint32_t have, uint64_t *ticket)
@@ -51,7 +51,7 @@ static void open_plain(rig *r)
     rig_open(r, 1, 16, &o);
 }
 
-/* ---- who waits, and until when ------------------------------------------------------------- */
+/* ---- who waits, and until when ----------------------------------------------------------- */
 
 static void the_first_to_ask_computes_and_the_next_waits(void **state)
 {
@@ -285,7 +285,7 @@ static void a_reset_loses_the_claims_of_its_namespace(void **state)
     rig_close(&r);
 }
 
-/* ---- late, repeated and missing calls ------------------------------------------------------- */
+/* ---- late, repeated and missing calls ---------------------------------------------------- */
 
 static void repeated_late_and_unknown_calls_change_nothing(void **state)
 {
@@ -335,7 +335,7 @@ static void impossible_arguments_are_refused(void **state)
     rig_close(&r);
 }
 
-/* ---- with what is really computed ------------------------------------------------------------ */
+/* ---- with what is really computed -------------------------------------------------------- */
 
 static void what_is_claimed_is_not_found_before_it_is_published(void **state)
 {

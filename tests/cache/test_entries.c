@@ -1,4 +1,4 @@
-/* tests/cache/test_entries.c - the cache as it is drawn: entries in the order of leaving, and rows. */
+/* tests/cache/test_entries.c - the cache as it is drawn: entries as they leave, and rows. */
 #include "door.h"
 
 #define MAX_LISTED 16

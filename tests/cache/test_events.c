@@ -1,7 +1,7 @@
 /* tests/cache/test_events.c - who listens knows what can be found.
  *
- * A mirror is kept from events alone: keys, each with its namespace. After every operation it must
- * agree with sheaf_prefix_find for every key that there could be.
+ * A mirror is kept from events alone: keys, each with its namespace. After every operation it
+ * must agree with sheaf_prefix_find for every key that there could be.
  */
 #include "door.h"
 

@@ -170,7 +170,7 @@ static void window_blocks_of_what_is_pinned_stay_too(void **state)
     rig_close(&r);
 }
 
-/* The tokens lead further than a window's blocks do: into a node below the one that is pinned. */
+/* The tokens lead further than a window's blocks do: into a node below the pinned one. */
 static void what_a_window_has_let_go_of_ends_what_is_pinned(void **state)
 {
     (void)state;

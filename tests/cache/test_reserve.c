@@ -61,7 +61,7 @@ static void finish(rig *r, sheaf_step *step)
     assert_holds_its_tokens(&r->f, step->sequence);
 }
 
-/* ---- what a step gets --------------------------------------------------------------------- */
+/* ---- what a step gets -------------------------------------------------------------------- */
 
 static void prompts_of_every_length_share_all_that_is_there(void **state)
 {
@@ -209,7 +209,7 @@ static void two_identical_prompts_that_nobody_has_are_both_right(void **state)
     rig_close(&r);
 }
 
-/* ---- as a whole or not at all -------------------------------------------------------------- */
+/* ---- as a whole or not at all ------------------------------------------------------------ */
 
 static void a_step_that_does_not_fit_changes_nothing(void **state)
 {
@@ -462,7 +462,7 @@ static void a_small_match_leaves_the_large_entry_whole(void **state)
     rig_close(&r);
 }
 
-/* ---- what is no step ----------------------------------------------------------------------- */
+/* ---- what is no step --------------------------------------------------------------------- */
 
 static void a_sequence_is_in_a_step_once_and_with_nothing_reserved(void **state)
 {
