@@ -67,17 +67,18 @@ enum { SHEAF_PIN_REVOCABLE = 1 };
  * until unpinned. Revocable pins are given up, oldest first, before a step is refused for want of room.
  * owner: the caller's own number. *length: positions pinned; may be null. Pinned bytes count whole
  * against the capacity: SHEAF_REFUSED when they would pass it. SHEAF_MISS: nothing matches.
- * SHEAF_E_NO_MEMORY. */
+ * SHEAF_E_NO_MEMORY. O(what matches). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_pin(sheaf_prefix *cache,
                                                    const sheaf_prompt *prompt, uint64_t owner,
                                                    uint32_t flags, uint64_t *pin,
                                                    uint32_t *length);
 
 /* SHEAF_OK: it stands. SHEAF_MISS: it was revoked, or reset. SHEAF_E_STALE: never given, or
- * unpinned. */
+ * unpinned. O(pins). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_pinned(const sheaf_prefix *cache, uint64_t pin);
 
-/* SHEAF_E_STALE: as above; nothing has changed. A revoked pin is unpinned like any other. */
+/* SHEAF_E_STALE: as above; nothing has changed. A revoked pin is unpinned like any other.
+ * O(pins + what it kept). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_unpin(sheaf_prefix *cache, uint64_t pin);
 
 /* Unpins all of an owner's; *n of them. */
@@ -171,7 +172,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_entries(const sheaf_prefix *cache
                                                        sheaf_entry *out, uint32_t capacity,
                                                        uint32_t *n);
 
-/* As sheaf_pool_map, and rows that pins keep are SHEAF_ROW_PINNED. Owner thread. O(n + pinned). */
+/* As sheaf_pool_map, and rows that pins keep are SHEAF_ROW_PINNED. Owner thread. O(n, and what each
+ * pin keeps). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_map(const sheaf_prefix *cache, uint32_t group,
                                                    uint32_t first_row, uint32_t n,
                                                    sheaf_row *rows);

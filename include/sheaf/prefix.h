@@ -191,11 +191,11 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_claim(sheaf_prefix *cache,
 /* Of a waiting ticket. SHEAF_PENDING: the other is still computing. SHEAF_OK: what is common has been
  * published, or the other is gone, stalled past the timeout or was dropped: the ticket is void; match
  * again, and claim again (which is the take-over). Of a claim: SHEAF_OK, it stands; SHEAF_MISS, it was
- * lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. */
+ * lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. O(tickets). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_poll(sheaf_prefix *cache, uint64_t ticket);
 
 /* Drops a ticket of either kind: the request is done, preempted or gone. Waiters of a claim take over.
- * SHEAF_E_STALE: no such ticket. */
+ * SHEAF_E_STALE: no such ticket. O(tickets). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_drop(sheaf_prefix *cache, uint64_t ticket);
 
 #ifdef __cplusplus

@@ -96,7 +96,7 @@ static sheaf_status match_part(door *d, const sheaf_step *step, part *p)
 
 /* ---- count ------------------------------------------------------------------------------- */
 
-/* The row of the partial block that the step's own sequence will write into, or SHEAF_ROW_NONE. */
+/* The row of the partial block that the step's own sequence writes into, or SHEAF_ROW_NONE. */
 static uint32_t open_row(const part *p, uint32_t group)
 {
     const sheaf_sequence *seq = p->sequence;
