@@ -301,7 +301,8 @@ void sheaf__ledger_evictable(sheaf_prefix *cache, bool revoke, uint64_t *blocks)
     }
 }
 
-/* Without looking at rows: as many will be released as the cache alone has, less those that are pinned. */
+/* Without looking at rows: at least as many will be released as the cache alone has, less all that
+ * are pinned. */
 static bool surely(sheaf_prefix *cache, const uint32_t *counts)
 {
     uint64_t freed[SHEAF_MAX_GROUPS];

@@ -1,5 +1,5 @@
-/* tests/cache/test_evict.c - what eviction frees: window blocks, room for a step, whole slabs; blocks that
- * move, and whether the check sees what is broken. */
+/* tests/cache/test_evict.c - what eviction frees: window blocks, room for a step, whole slabs; blocks
+ * that move; whether the check sees what is broken. */
 #include "rig.h"
 
 #include "cache/tree.h"
