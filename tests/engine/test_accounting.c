@@ -78,6 +78,21 @@ static void expect_bytes(const books *b, uint64_t held, uint64_t exclusive)
     assert_int_equal(pool.bytes_shared, held - exclusive);
 }
 
+/* The entries must be these, in the order in which they would leave, each at the bytes that
+ * its prompt takes. */
+static void expect_entries(const books *b, const prompt *const *prompts, uint32_t n_prompts)
+{
+    sheaf_entry entries[N_PROMPTS + 1];
+    uint32_t n = 0;
+    assert_int_equal(sheaf_prefix_entries(b->s.cache, entries, N_PROMPTS + 1, &n), SHEAF_OK);
+    assert_int_equal(n, n_prompts);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(entries[i].n_tokens, prompts[i]->n);
+        assert_int_equal(entries[i].bytes, prompts[i]->bytes);
+        assert_int_equal(entries[i].bytes_exclusive, prompts[i]->bytes);
+    }
+}
+
 /* Prefills a prompt that is not there, publishing after each chunk; `before`: bytes of the
  * entries that are there. */
 static void insert(books *b, prompt *p, uint64_t before)
@@ -125,13 +140,15 @@ static void long_prompts_are_booked_at_their_bytes_and_the_oldest_leaves(void **
     prompt *p = b.prompts;
     insert(&b, &p[0], 0);
     expect_bytes(&b, p[0].bytes, p[0].bytes);
+    expect_entries(&b, (const prompt *const[]){&p[0]}, 1);
     insert(&b, &p[1], p[0].bytes);
     expect_bytes(&b, p[0].bytes + p[1].bytes, p[0].bytes + p[1].bytes);
+    expect_entries(&b, (const prompt *const[]){&p[0], &p[1]}, 2);
     assert_int_equal(evicted(&b), 0);
     insert(&b, &p[2], p[0].bytes + p[1].bytes);
     expect_bytes(&b, p[1].bytes + p[2].bytes, p[1].bytes + p[2].bytes);
+    expect_entries(&b, (const prompt *const[]){&p[1], &p[2]}, 2);
     sheaf_prefix_stats stats = scene_check(&b.s);
-    assert_int_equal(stats.entries, 2);
     assert_int_equal(stats.evictions[SHEAF_LEFT_CAPACITY], 1);
     assert_int_equal(stats.evicted_blocks[SHEAF_LEFT_CAPACITY] * b.block_bytes, p[0].bytes);
 
