@@ -72,7 +72,8 @@ void request_begin_as(request *q, const request *how, scene *s, const int32_t *i
                    .n_ids = n,
                    .logits_from = how->logits_from,
                    .quiet = how->quiet,
-                   .door = how->door};
+                   .door = how->door,
+                   .may_slide = how->may_slide};
     q->ids = calloc(most, sizeof *q->ids);
     q->ran = calloc(most, sizeof *q->ran);
     q->logits =
@@ -102,8 +103,8 @@ bool request_done(const request *q)
     return q->n_ids == q->n_prompt + q->n_answer;
 }
 
-/* Reserves what each runs next, at most `chunk` positions. */
-static void reserve(request *const *q, uint32_t n, uint32_t chunk)
+/* Reserves what each runs next, at most `chunk` positions. False: there is no room. */
+static bool reserve(request *const *q, uint32_t n, uint32_t chunk)
 {
     sheaf_step steps[MAX_BATCH];
     for (uint32_t i = 0; i < n; i++) {
@@ -117,13 +118,16 @@ static void reserve(request *const *q, uint32_t n, uint32_t chunk)
         steps[i].prompt = &q[i]->prompt;
         steps[i].sequence = q[i]->kv.sequence;
     }
-    if (!q[0]->door) return;
-    must(sheaf_prefix_reserve(q[0]->scene->cache, steps, n, NULL), "reserve", NULL);
+    if (!q[0]->door) return true;
+    sheaf_status st = sheaf_prefix_reserve(q[0]->scene->cache, steps, n, NULL);
+    if (st == SHEAF_FULL) return false;
+    must(st, "reserve", NULL);
     for (uint32_t i = 0; i < n; i++) {
         if (q[i]->kv.sequence == NULL) q[i]->match = steps[i].match;
         q[i]->kv.sequence = steps[i].sequence;
         assert_int_equal(sheaf__kv_reserved(&q[i]->kv), steps[i].reserved);
     }
+    return true;
 }
 
 /* The request's part of a batch, its positions reserved. */
@@ -152,13 +156,18 @@ static void keep(request *q, const sheaf__forward_item *item, const float *logit
 static void publish(request *q, uint32_t flags)
 {
     uint32_t n = 0, length = sheaf__kv_length(&q->kv);
-    must(sheaf_prefix_publish(q->scene->cache, &q->prompt, q->kv.sequence, flags, &n),
-         "publish", NULL);
+    sheaf_status st =
+        sheaf_prefix_publish(q->scene->cache, &q->prompt, q->kv.sequence, flags, &n);
+    if (st == SHEAF_REFUSED && q->may_slide) {
+        assert_int_equal(scene_check(q->scene).last_refusal, SHEAF_REFUSED_SLID);
+        return;
+    }
+    must(st, "publish", NULL);
     uint32_t tail = length % sheaf_pool_block_tokens(q->scene->r.pool);
     assert_int_equal(n, flags == SHEAF_PUBLISH_TAIL ? length : length - tail);
 }
 
-void request_step(request *const *q, uint32_t n, uint32_t chunk)
+bool request_step_if_room(request *const *q, uint32_t n, uint32_t chunk)
 {
     sheaf__forward_item items[MAX_BATCH];
     request *running[MAX_BATCH];
@@ -169,8 +178,8 @@ void request_step(request *const *q, uint32_t n, uint32_t chunk)
         assert_true(n_items < MAX_BATCH);
         running[n_items++] = q[i];
     }
-    if (n_items == 0) return;
-    reserve(running, n_items, chunk);
+    if (n_items == 0) return true;
+    if (!reserve(running, n_items, chunk)) return false;
     for (uint32_t i = 0; i < n_items; i++) {
         items[i] = next_item(running[i]);
         n_logits += items[i].n_logits;
@@ -191,6 +200,18 @@ void request_step(request *const *q, uint32_t n, uint32_t chunk)
         scene_check(x->scene);
     }
     free(logits);
+    return true;
+}
+
+void request_step(request *const *q, uint32_t n, uint32_t chunk)
+{
+    assert_true(request_step_if_room(q, n, chunk));
+}
+
+void request_preempt(request *q)
+{
+    sheaf__kv_destroy(&q->kv);
+    q->prompt.n_tokens = q->n_ids;
 }
 
 void request_run(request *q, uint32_t chunk)

@@ -44,18 +44,19 @@ typedef struct request {
     uint32_t n_ids;
     uint32_t logits_from; /* positions before it get no logits */
     bool quiet;           /* publishes nothing before its end */
-    bool door;     /* matches and reserves with its whole batch, by sheaf_prefix_reserve */
-    int32_t *ids;  /* [n_prompt + n_answer]: the prompt, then the answer so far */
-    bool *ran;     /* [n_prompt + n_answer]: run here */
-    float *logits; /* [n_prompt + n_answer - logits_from, vocab], where it was */
+    bool door;      /* matches and reserves with its whole batch, by sheaf_prefix_reserve */
+    bool may_slide; /* what it publishes may be refused for what a window let go of */
+    int32_t *ids;   /* [n_prompt + n_answer]: the prompt, then the answer so far */
+    bool *ran;      /* [n_prompt + n_answer]: run here */
+    float *logits;  /* [n_prompt + n_answer - logits_from, vocab], where it was */
 } request;
 
 /* Finds and holds what is there: of the whole prompt. */
 void request_begin(request *q, scene *s, const int32_t *ids, uint32_t n, uint32_t n_answer);
 
-/* The same with choices: of `how` logits_from, quiet, door, and the prompt's max_match,
- * session, ticket and priority count. Through the door it finds what is there in its first
- * step. */
+/* The same with choices: of `how` logits_from, quiet, door, may_slide, and the prompt's
+ * max_match, session, ticket and priority count. Through the door it finds what is there in
+ * its first step. */
 void request_begin_as(request *q, const request *how, scene *s, const int32_t *ids, uint32_t n,
                       uint32_t n_answer);
 
@@ -65,6 +66,13 @@ bool request_done(const request *q);
  * are cached, the last one's query alone; what is run is committed, published, and the
  * windows slide. All go through the door, or none. */
 void request_step(request *const *q, uint32_t n, uint32_t chunk);
+
+/* The same; false: there was no room for all of it, and nothing has changed. */
+bool request_step_if_room(request *const *q, uint32_t n, uint32_t chunk);
+
+/* Lets go of the sequence in the middle: what it published may be found when it is stepped
+ * again, through the door. */
+void request_preempt(request *q);
 
 /* All of it. */
 void request_run(request *q, uint32_t chunk);

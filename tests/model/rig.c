@@ -33,7 +33,7 @@ static void open_pool(rig *r)
     p.n_layers = r->config.n_layers;
     p.block_tokens = r->options.block_tokens;
     p.slab_blocks = r->options.slab_blocks;
-    p.budget_bytes = 1ull << 30;
+    p.budget_bytes = r->options.budget_bytes != 0 ? r->options.budget_bytes : 1ull << 30;
     p.allocator = r->options.allocator;
     must(sheaf_pool_open(&p, &r->pool, &err), "pool", &err);
 }

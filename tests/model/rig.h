@@ -2,7 +2,7 @@
  *
  * All failures are failed assertions of the running case. Options that are zero mean: one
  * thread, the best instruction set, fused attention, paged, f32, the pool's default block and
- * slab.
+ * slab, a budget of 1 GiB.
  */
 #ifndef SHEAF_TESTS_RIG_H
 #define SHEAF_TESTS_RIG_H
@@ -18,6 +18,7 @@ typedef struct rig_options {
     uint32_t codec;   /* of K and V */
     uint32_t block_tokens;
     uint32_t slab_blocks;
+    uint64_t budget_bytes; /* of the pool */
     const sheaf_allocator *allocator;
 } rig_options;
 
