@@ -251,6 +251,12 @@ uint64_t sheaf__evict_bytes(sheaf_prefix *cache, uint64_t bytes)
     return before - sheaf__pool_tree_only_bytes(cache->pool);
 }
 
+/* Whether a node has not been used for the time to live. What was passed over was touched after `now`. */
+static bool is_over(const sheaf_prefix *cache, const sheaf__node *node, uint64_t now)
+{
+    return node->last_use_ns <= now && now - node->last_use_ns >= cache->limits.ttl_ns;
+}
+
 /* The leaf whose time is over that leaves first; null: there is none. The front of a list is its longest
  * unused, and of a node whose time is over the children's is too: the lowest such front is a leaf. */
 static sheaf__node *first_expired(const sheaf_prefix *cache, uint64_t now)
@@ -259,7 +265,7 @@ static sheaf__node *first_expired(const sheaf_prefix *cache, uint64_t now)
         const sheaf__list *list = &cache->levels[level];
         if (sheaf__list_empty(list)) continue;
         sheaf__node *first = SHEAF__CONTAINER(list->next, sheaf__node, use);
-        if (now - first->last_use_ns < cache->limits.ttl_ns) continue;
+        if (!is_over(cache, first, now)) continue;
         SHEAF__ASSERT(sheaf__node_is_leaf(first));
         return first;
     }

@@ -471,6 +471,39 @@ static void what_is_held_does_not_expire(void **state)
     rig_close(&r);
 }
 
+/* A clock that moves with every look at it, as the system's does. */
+static uint64_t moving_now(void *ctx)
+{
+    uint64_t *now = ctx;
+    assert_true(++*now < 100000); /* nobody looks at it for ever */
+    return *now;
+}
+
+static void what_is_held_is_looked_at_once_while_time_goes_on(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t now = 0;
+    sheaf_clock clock = {&now, moving_now};
+    sheaf_prefix_options o = limits_of(20, 0, 1000);
+    rig_open(&r, 1, 32, &o);
+    sheaf_prefix_close(r.cache);
+    o.clock = &clock;
+    assert_int_equal(sheaf_prefix_open(r.f.pool, &o, &r.cache, NULL), SHEAF_OK);
+    cache_text(&r, "aaaabbbb");
+    cache_text(&r, "ccccdddd");
+    sheaf_match match;
+    sheaf_sequence *held = matched(&r, "aaaabbbb", &match);
+    now += 2000;
+    uint32_t n = 77;
+    assert_int_equal(sheaf_prefix_expire(r.cache, &n), SHEAF_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(found(&r, "aaaabbbb"), 8);
+    assert_int_equal(found(&r, "ccccdddd"), 0);
+    sheaf_sequence_destroy(held);
+    rig_close(&r);
+}
+
 /* ---- letting go of what is named --------------------------------------------------------- */
 
 static void a_session_lets_go_of_what_it_published_last(void **state)
@@ -593,6 +626,7 @@ int main(void)
         cmocka_unit_test(entries_go_when_their_time_is_over),
         cmocka_unit_test(a_level_that_falls_while_entries_expire_is_looked_at_again),
         cmocka_unit_test(what_is_held_does_not_expire),
+        cmocka_unit_test(what_is_held_is_looked_at_once_while_time_goes_on),
         cmocka_unit_test(a_session_lets_go_of_what_it_published_last),
         cmocka_unit_test(a_reset_returns_every_reference_also_of_what_is_held),
         cmocka_unit_test(a_reset_forgets_every_namespace),
