@@ -191,6 +191,12 @@ refused a_path_that_is_too_long_keeps_the_reason "..." inspect -m "$(printf '%03
 tap_equal "and_names_it" "/config.json: File name too long" "$(sed 's/.*0//' err)"
 refused a_prompt_without_end_is_refused "/dev/zero: over 256 MiB, the most allowed" run -m "$demo" -f /dev/zero
 refused a_directory_for_a_prompt "$work: Is a directory" run -m "$demo" -f "$work"
+mkfifo queue
+refused keys_and_values_go_into_no_fifo "queue: not a regular file" run -m "$demo" -p Hello -n 1 --save-kv queue
+refused keys_and_values_go_into_no_device "/dev/full: not a regular file" run -m "$demo" -p Hello -n 1 --save-kv /dev/full
+refused keys_and_values_go_into_no_directory "$work: a directory" run -m "$demo" -p Hello -n 1 --save-kv "$work"
+refused keys_and_values_come_from_no_fifo "queue: not a regular file" run -m "$demo" -p Hello -n 1 --load-kv queue
+refused keys_and_values_come_from_no_model "$demo/config.json: " run -m "$demo" -p Hello -n 1 --load-kv "$demo/config.json"
 refused chats_of_the_demo_are_absent "no-such: No such file" demo -m "$demo" --eval no-such
 printf '{"group":"shared","messages":7}\n' >chats
 refused chats_of_the_demo_are_broken "chats: a chat without messages or expected answer" demo -m "$demo" --eval chats

@@ -38,6 +38,7 @@ refused a_value_breaks_no_line 2 "'1?2' is not a whole number" run -m $demo -p a
 refused a_missing_model_is_asked_for 2 "--model" run -p hello
 refused an_empty_model_is_asked_for 2 "--model" run -m "" -p hello
 refused a_missing_prompt_is_asked_for 2 "--prompt or --file" run -m $demo
+refused an_empty_name_to_save_to_is_refused 2 "--save-kv: the file's name is empty" run -m $demo -p a --save-kv ""
 refused two_prompts_are_refused 2 "--prompt or --file" run -m $demo -p a -f b
 refused a_stray_argument_is_refused 2 "unexpected argument" run -m $demo -p a b
 refused a_word_for_a_number_is_refused 2 "--max-tokens: 'many' is not a whole number" run -m $demo -p a -n many
