@@ -195,7 +195,7 @@ static sheaf_status check_target(const char *path, sheaf_error *err)
         return sheaf__error_set(err, SHEAF_E_USAGE, "--save-kv: the file's name is empty");
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
-                                S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+                                S_ISDIR(st.st_mode) ? "Is a directory" : "not a regular file");
     if (end != NULL) snprintf(directory, sizeof directory, "%.*s", (int)(end - path) + 1, path);
     if (code == 0 && access(directory, W_OK | X_OK) != 0) code = errno;
     if (code == 0) return SHEAF_OK;

@@ -194,7 +194,7 @@ refused a_directory_for_a_prompt "$work: Is a directory" run -m "$demo" -f "$wor
 mkfifo queue
 refused keys_and_values_go_into_no_fifo "queue: not a regular file" run -m "$demo" -p Hello -n 1 --save-kv queue
 refused keys_and_values_go_into_no_device "/dev/full: not a regular file" run -m "$demo" -p Hello -n 1 --save-kv /dev/full
-refused keys_and_values_go_into_no_directory "$work: a directory" run -m "$demo" -p Hello -n 1 --save-kv "$work"
+refused keys_and_values_go_into_no_directory "$work: Is a directory" run -m "$demo" -p Hello -n 1 --save-kv "$work"
 refused keys_and_values_come_from_no_fifo "queue: not a regular file" run -m "$demo" -p Hello -n 1 --load-kv queue
 refused keys_and_values_come_from_no_model "$demo/config.json: " run -m "$demo" -p Hello -n 1 --load-kv "$demo/config.json"
 refused chats_of_the_demo_are_absent "no-such: No such file" demo -m "$demo" --eval no-such
