@@ -51,7 +51,8 @@ static sheaf_status failed(const target *t, const char *what, sheaf_error *err)
 
 /* ---- temporary files ----------------------------------------------------------------------- */
 
-/* Opens the folder of the path and looks at what is there: a regular file or nothing. */
+/* Opens the folder of the path and looks at what is there: a regular file or nothing. A symbolic link
+ * would be replaced, not followed: so it is refused. */
 static sheaf_status open_folder(target *t, const char *path, sheaf_error *err)
 {
     *t = (target){.path = path, .name = path, .folder = -1, .fd = -1};
@@ -71,7 +72,8 @@ static sheaf_status open_folder(target *t, const char *path, sheaf_error *err)
     t->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (t->folder < 0) return failed(t, "its folder", err);
     struct stat st;
-    if (*t->name == 0 || (fstatat(t->folder, t->name, &st, 0) == 0 && !S_ISREG(st.st_mode)))
+    bool there = fstatat(t->folder, t->name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (*t->name == 0 || (there && !S_ISREG(st.st_mode)))
         return sheaf__error_set(err, SHEAF_E_IO, "%s: not a regular file", shown(path));
     return SHEAF_OK;
 }

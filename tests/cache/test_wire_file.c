@@ -217,6 +217,28 @@ static void assert_save_fails(sheaf_parked *parked, const char *path, sheaf_stat
     if (path != NULL && strlen(path) < 100) assert_non_null(strstr(err.text, path));
 }
 
+/* A link stays one, whether it leads anywhere or not. */
+static void a_symbolic_link_is_not_replaced(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_open(&f, even_layers, N_EVEN, 4, 16);
+    sheaf_parked *parked = park(sequence_of_length(&f, 3, 1));
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/link", folder);
+    assert_int_equal(symlink("session.kv", path), 0);
+    for (int there = 0; there < 2; there++) {
+        if (there != 0) save_there(parked);
+        assert_save_fails(parked, path, SHEAF_E_IO);
+        assert_int_equal(lstat(path, &st), 0);
+        assert_true(S_ISLNK(st.st_mode));
+        assert_int_equal(access(file, F_OK), there - 1);
+    }
+    sheaf_parked_destroy(parked);
+    fixture_close(&f);
+}
+
 static void places_that_cannot_be_written_are_told(void **state)
 {
     (void)state;
@@ -330,6 +352,7 @@ int main(void)
         IN_FOLDER(an_attempt_killed_at_any_byte_leaves_the_old_file),
         IN_FOLDER(a_file_system_without_room_leaves_the_old_file),
         IN_FOLDER(an_attempt_at_work_and_files_of_others_are_left_alone),
+        IN_FOLDER(a_symbolic_link_is_not_replaced),
         IN_FOLDER(places_that_cannot_be_written_are_told),
         IN_FOLDER(a_folder_that_cannot_be_written_is_told),
         IN_FOLDER(files_that_are_no_whole_stream_are_told_by_name),
