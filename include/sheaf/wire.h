@@ -76,9 +76,10 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_load_fd(sheaf_pool *pool, const she
 
 /* Into a regular file: written beside it under another name, synchronised, and renamed into place, so
  * that there is the old file or the new one and never a part. Readable by its owner alone. Remains of
- * earlier attempts that were killed are swept. What is there and is no regular file, a
- * symbolic link too, stays as it is: SHEAF_E_IO. A file has nothing after its stream: else, and when
- * it is no whole stream, SHEAF_E_FORMAT. SHEAF_E_IO. `err` names the file. */
+ * earlier attempts that were killed are swept, where the file system has locks (flock). What is there
+ * and is no regular file, a symbolic link too, stays as it is: SHEAF_E_IO. A file has nothing after
+ * its stream: else, and when it is no whole stream, SHEAF_E_FORMAT. SHEAF_E_IO. `err` names the
+ * file. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_save_file(sheaf_parked *const *parked, uint32_t n,
                                                        const sheaf_key *space, const char *path,
                                                        sheaf_error *err);

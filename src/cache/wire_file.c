@@ -7,7 +7,7 @@
  * A lock (flock) on what is being written tells an attempt at work from the remains of one that was
  * killed, since the system drops it with the process. Between creating and locking another attempt may
  * take the file for a remain and remove it; so whoever has the lock looks whether the file still has
- * its name.
+ * its name. Where the file system has no such locks, nothing is locked and nothing swept.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -121,8 +121,8 @@ static bool create_one(target *t, uint64_t random)
     t->fd = openat(t->folder, t->temporary, flags, 0600);
     if (t->fd < 0) return false;
     struct stat st;
-    if (flock(t->fd, LOCK_EX | LOCK_NB) == 0 && fstat(t->fd, &st) == 0 && st.st_nlink != 0)
-        return true;
+    bool swept = flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!swept && fstat(t->fd, &st) == 0 && st.st_nlink != 0) return true;
     close(t->fd);
     t->fd = -1;
     errno = EEXIST;

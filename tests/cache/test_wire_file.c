@@ -2,15 +2,25 @@
 #include "cache/wire_fixture.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64], file[96];
+static int lock_error; /* 0: locks are those of the system */
+
+/* In place of the C library's: fails as on a file system without such locks. */
+int flock(int fd, int operation)
+{
+    errno = lock_error;
+    return lock_error != 0 ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
 
 static int make_folder(void **state)
 {
@@ -206,6 +216,28 @@ static void an_attempt_at_work_and_files_of_others_are_left_alone(void **state)
     fixture_close(&f);
 }
 
+static void a_file_system_without_locks_takes_it_too(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOSYS, ENOLCK, EOPNOTSUPP};
+    fixture f;
+    fixture_open(&f, even_layers, N_EVEN, 4, 16);
+    sheaf_parked *parked = park(sequence_of_length(&f, 3, 1));
+    bytes stream = save_all(&parked, 1);
+    for (int i = 0; i < 3; i++) {
+        lock_error = errors[i];
+        sheaf_status st = sheaf_wire_save_file(&parked, 1, &some_space, file, NULL);
+        lock_error = 0;
+        assert_int_equal(st, SHEAF_OK);
+        assert_file_is(&stream);
+        assert_int_equal(count_others(false), 0);
+        assert_int_equal(unlink(file), 0);
+    }
+    sheaf_parked_destroy(parked);
+    fixture_close(&f);
+    free(stream.data);
+}
+
 /* ---- impossible ones ----------------------------------------------------------------------- */
 
 static void assert_save_fails(sheaf_parked *parked, const char *path, sheaf_status expected)
@@ -352,6 +384,7 @@ int main(void)
         IN_FOLDER(an_attempt_killed_at_any_byte_leaves_the_old_file),
         IN_FOLDER(a_file_system_without_room_leaves_the_old_file),
         IN_FOLDER(an_attempt_at_work_and_files_of_others_are_left_alone),
+        IN_FOLDER(a_file_system_without_locks_takes_it_too),
         IN_FOLDER(a_symbolic_link_is_not_replaced),
         IN_FOLDER(places_that_cannot_be_written_are_told),
         IN_FOLDER(a_folder_that_cannot_be_written_is_told),
