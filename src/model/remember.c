@@ -1,9 +1,10 @@
 /* model/remember.c - a digest kept beside the inodes and times of the files it was made of.
  *
  * The file is named after the files' devices and inodes, so that a model that changes in place
- * replaces its own. It is written under one fixed name beside it and renamed: two writers may
- * meet there, but they write the same bytes, and a reader that sees a part of them finds that the
- * sum does not match. So nothing is left behind but that one file, which the next writer takes.
+ * replaces its own. It is written under one fixed name beside it and renamed. What has that name
+ * before, a killed writer's or another kind of file, is removed and never opened. Of two writers that
+ * meet there one may put the other's part into place: both write the same bytes, and a reader that
+ * sees a part of them finds that the sum does not match.
  */
 #include "model/remember.h"
 
@@ -187,7 +188,8 @@ void sheaf__remember_store(const char *dir, const sheaf__stamp *stamp,
     if (!name_directory(dir, directory, true) || !name_file(directory, stamp, "", path) ||
         !name_file(directory, stamp, ".new", beside))
         return;
-    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    (void)unlink(beside);
+    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return;
     bool written = write(fd, text, WHOLE_BYTES) == (ssize_t)WHOLE_BYTES;
     if (close(fd) != 0) written = false;

@@ -374,6 +374,37 @@ static void a_damaged_or_foreign_memory_is_ignored(void **state)
     free(bad);
 }
 
+/* NAME.new is written first: what is there already is neither opened, waited for nor written to. */
+static void what_lies_where_it_is_written_is_replaced(void **state)
+{
+    scene *s = *state;
+    char name[FILES_PATH], path[2 * FILES_PATH], beside[2 * FILES_PATH + 4],
+        other[FILES_PATH * 2];
+    struct stat st;
+    sheaf__identity full = remember_zeros(s), found;
+    cache_name(s, name);
+    snprintf(path, sizeof path, "%s/%s", s->cache, name);
+    snprintf(beside, sizeof beside, "%s.new", path);
+    snprintf(other, sizeof other, "%s/other", s->model);
+    files_write_text(s->model, "other", "another's");
+    for (int kind = 0; kind < 3; kind++) {
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(kind == 0   ? mkfifo(beside, 0600)
+                         : kind == 1 ? link(other, beside)
+                                     : symlink(other, beside),
+                         0);
+        alarm(30);
+        expect_read_anew(s, &full);
+        alarm(0);
+        found = read_at(s, s->model, FULL);
+        assert_int_equal(s->n_reports, 0);
+        assert_true(same(&found, &full));
+        assert_int_not_equal(lstat(beside, &st), 0);
+    }
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(st.st_size, strlen("another's"));
+}
+
 static void a_cache_that_cannot_be_written_is_no_error(void **state)
 {
     scene *s = *state;
@@ -450,6 +481,7 @@ int main(void)
         CASE(a_file_that_was_touched_is_read_anew),
         CASE(what_is_newer_than_the_clock_can_tell_is_not_remembered),
         CASE(a_damaged_or_foreign_memory_is_ignored),
+        CASE(what_lies_where_it_is_written_is_replaced),
         CASE(a_cache_that_cannot_be_written_is_no_error),
         CASE(the_cache_is_where_the_environment_says),
         CASE(a_namespace_tells_models_and_salts_apart),
