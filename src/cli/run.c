@@ -89,6 +89,16 @@ static void add_answer_flags(run_flags *f, sheaf__flags *flags)
                      "no progress and no figures on standard error");
 }
 
+/* "-" is standard input elsewhere; keys and values are in files, which are renamed into place. */
+static sheaf_status check_name(const char *flag, const char *name, sheaf_error *err)
+{
+    if (name == NULL || (name[0] != 0 && strcmp(name, "-") != 0)) return SHEAF_OK;
+    if (name[0] == 0)
+        return sheaf__error_set(err, SHEAF_E_USAGE, "--%s: the file's name is empty", flag);
+    return sheaf__error_set(err, SHEAF_E_USAGE,
+                            "--%s: '-': needs the name of a file (./- is one)", flag);
+}
+
 /* Refuses combinations that say nothing or too much. */
 static sheaf_status check_flags(const run_flags *f, sheaf_error *err)
 {
@@ -100,6 +110,8 @@ static sheaf_status check_flags(const run_flags *f, sheaf_error *err)
     if (f->chat && !has_prompt)
         return sheaf__error_set(err, SHEAF_E_USAGE,
                                 "a chat template needs a message: --prompt or --file");
+    SHEAF__TRY(check_name("load-kv", f->load_kv, err));
+    SHEAF__TRY(check_name("save-kv", f->save_kv, err));
     if ((f->load_kv != NULL || f->save_kv != NULL) && f->model.kv_backend == SHEAF__KV_DENSE)
         return sheaf__error_set(
             err, SHEAF_E_USAGE,
@@ -187,20 +199,16 @@ static sheaf_status make_ids(run_state *run, sheaf_error *err)
 static sheaf_status check_target(const char *path, sheaf_error *err)
 {
     struct stat st;
-    char directory[PATH_MAX] = ".";
-    const char *end = strrchr(path, '/');
-    int code = 0;
-    char shown[SHEAF__BRIEF];
-    if (path[0] == 0)
-        return sheaf__error_set(err, SHEAF_E_USAGE, "--save-kv: the file's name is empty");
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
-                                S_ISDIR(st.st_mode) ? "Is a directory" : "not a regular file");
+    char directory[PATH_MAX] = ".", shown[SHEAF__BRIEF];
+    const char *end = strrchr(path, '/'), *why = NULL;
+    bool there = lstat(path, &st) == 0;
+    if (!there && errno != ENOENT) why = strerror(errno);
+    if (there && !S_ISREG(st.st_mode))
+        why = S_ISDIR(st.st_mode) ? strerror(EISDIR) : "not a regular file";
     if (end != NULL) snprintf(directory, sizeof directory, "%.*s", (int)(end - path) + 1, path);
-    if (code == 0 && access(directory, W_OK | X_OK) != 0) code = errno;
-    if (code == 0) return SHEAF_OK;
-    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
-                            strerror(code));
+    if (why == NULL && access(directory, W_OK | X_OK) != 0) why = strerror(errno);
+    if (why == NULL) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown), why);
 }
 
 /* The saved tokens are the prompt where none is given. */

@@ -207,6 +207,25 @@ foreign a_pool_without_room "room" -m $demo -p "$start" --kv-budget 128KiB
 tap_equal "the_file_is_as_it_was" "$bytes" "$(stat -c %s "$kept")"
 "$sheaf" kv verify "$kept" >/dev/null && tap_ok "and_whole"
 
+# unsaved NAME FILE PATTERN: a place where no file can be is refused before anything is computed
+unsaved() {
+    local name=$1 file=$2 pattern=$3 code=0
+    "$sheaf" run -q -m $demo -p "$start" -n 1 --save-kv "$file" >"$work/out" 2>"$work/err" || code=$?
+    if [ $code != 0 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" = 1 ] && grep -q -e "$pattern" "$work/err"; then
+        tap_ok "$name"
+    else
+        tap_not_ok "$name" "exit code $code, wanted: $pattern" "$(cat "$work/out" "$work/err")"
+    fi
+}
+ln -s kept.kv "$work/link.kv"
+unsaved a_symbolic_link_is_not_replaced "$work/link.kv" "link.kv: not a regular file"
+unsaved standard_output_is_no_file - "--save-kv: '-': needs the name of a file"
+unsaved a_folder_that_is_not_there "$work/none/kept.kv" "No such file"
+tap_equal "nor_is_standard_input" "sheaf run: --load-kv: '-': needs the name of a file (./- is one)" \
+    "$("$sheaf" run -m $demo -p a --load-kv - 2>&1 <"$kept")"
+tap_equal "the_link_is_still_one" kept.kv "$(readlink "$work/link.kv")"
+rm "$work/link.kv"
+
 # ---- what is killed or has no room while it saves
 
 before=$(sha256sum <"$kept")
