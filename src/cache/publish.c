@@ -344,8 +344,8 @@ static void sign(plan *p, sheaf__node *node)
 {
     if (sheaf__node_end(node) == p->n) node->session = p->prompt->session;
     if (node->priority < p->prompt->priority) node->priority = p->prompt->priority;
-    sheaf__order_relevel(p->cache, node);
     sheaf__ledger_touch(p->cache, node);
+    sheaf__order_relevel(p->cache, node); /* used last, so found at once in the new list */
 }
 
 static sheaf_status publish(plan *p)
