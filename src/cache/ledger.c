@@ -128,6 +128,7 @@ static sheaf__node *first_of(const sheaf_prefix *cache, const choice *which)
 static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
 {
     uint64_t before = cache->stats.evictions[SHEAF_LEFT_RESET];
+    sheaf__order_fall_begin(cache);
     for (sheaf__node *node = first_of(cache, which), *next; node != NULL; node = next) {
         bool last = node->parent == NULL && which->space != NULL;
         next = last ? NULL : sheaf__nodes_next(cache, node);
@@ -136,6 +137,7 @@ static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
         else if (node->parent != NULL)
             sheaf__tree_tidy(cache, node);
     }
+    sheaf__order_fall_end(cache);
     sheaf__space_sweep(cache);
     return (uint32_t)(cache->stats.evictions[SHEAF_LEFT_RESET] - before);
 }

@@ -4,6 +4,9 @@
  * the next number of use; so a list is in the order of these numbers, and a parent comes after its
  * children where they share one. Only splitting gives a number twice: to the upper part, which comes
  * right after the lower.
+ *
+ * Where a node comes when its level falls is looked for, from both ends. Who takes many out at once lets
+ * all that fall wait, and sorts them in with one pass over each list.
  */
 #include "cache/tree.h"
 
@@ -40,13 +43,79 @@ void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node)
     }
 }
 
+/* ---- falling together -------------------------------------------------------------------- */
+
+static void let_wait(sheaf_prefix *cache, sheaf__node *node)
+{
+    sheaf__list_remove(&node->use);
+    if (node->pinned_below == 0 && node->parent != NULL)
+        sheaf__list_insert(&cache->fallen[node->level], &node->use);
+}
+
+/* Moves all of `from` into `into`, both in order: after those of the same number. */
+static void merge(sheaf__list *into, sheaf__list *from)
+{
+    sheaf__list *at = into->next;
+    while (!sheaf__list_empty(from)) {
+        sheaf__list *first = from->next;
+        while (at != into && of_use(at)->use_order <= of_use(first)->use_order) at = at->next;
+        sheaf__list_remove(first);
+        sheaf__list_insert(at, first);
+    }
+}
+
+/* Merge sort: runs[i] is empty or has 2^i nodes, which came before those of the runs below it. */
+static void sort(sheaf__list *list)
+{
+    sheaf__list runs[64], run;
+    uint32_t n = 0;
+    sheaf__list_init(&run);
+    while (!sheaf__list_empty(list)) {
+        sheaf__list *first = list->next;
+        sheaf__list_remove(first);
+        sheaf__list_insert(&run, first);
+        uint32_t i = 0;
+        for (; i < n && !sheaf__list_empty(&runs[i]); i++) {
+            merge(&runs[i], &run);
+            merge(&run, &runs[i]);
+        }
+        if (i == n) sheaf__list_init(&runs[n++]);
+        merge(&runs[i], &run);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        merge(&runs[i], list);
+        merge(list, &runs[i]);
+    }
+}
+
+void sheaf__order_fall_begin(sheaf_prefix *cache)
+{
+    for (uint32_t i = 0; i < SHEAF__LEVELS; i++) sheaf__list_init(&cache->fallen[i]);
+    cache->falling = true;
+}
+
+void sheaf__order_fall_end(sheaf_prefix *cache)
+{
+    cache->falling = false;
+    for (uint32_t i = 0; i < SHEAF__LEVELS; i++) {
+        if (sheaf__list_empty(&cache->fallen[i])) continue;
+        sort(&cache->fallen[i]);
+        merge(&cache->levels[i], &cache->fallen[i]);
+    }
+}
+
+/* ---- levels ------------------------------------------------------------------------------ */
+
 void sheaf__order_relevel(sheaf_prefix *cache, sheaf__node *node)
 {
     for (; node != NULL; node = node->parent) {
         uint32_t before = node->level;
         node->level = level_of(node);
         if (node->level == before) return;
-        sheaf__order_place(cache, node);
+        if (cache->falling)
+            let_wait(cache, node);
+        else
+            sheaf__order_place(cache, node);
         if (node->parent == NULL) return;
         node->parent->child_levels[before]--;
         node->parent->child_levels[node->level]++;

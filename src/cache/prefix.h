@@ -125,6 +125,8 @@ struct sheaf_prefix {
     /* ledger.c */
     sheaf__limits limits;
     sheaf__list levels[SHEAF__LEVELS];
+    sheaf__list fallen[SHEAF__LEVELS]; /* while falling: nodes that will be in these levels */
+    bool falling;
     sheaf_clock clock;
     uint64_t n_uses; /* ever; numbers them */
     uint64_t held_blocks[SHEAF_MAX_GROUPS];

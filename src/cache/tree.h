@@ -107,6 +107,11 @@ void sheaf__order_lose(sheaf_prefix *cache, sheaf__node *parent, const sheaf__no
 /* Puts a node into its list where its last use belongs, unless it is pinned. */
 void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node);
 
+/* Between these two, nodes whose level falls wait, and then come where their last use belongs, all at
+ * once: for who takes many out. O(those that fell * log, and the lists that they fell to). */
+void sheaf__order_fall_begin(sheaf_prefix *cache);
+void sheaf__order_fall_end(sheaf_prefix *cache);
+
 /* The node that leaves first, which is a leaf. Null: all are pinned, or there is none. */
 sheaf__node *sheaf__order_first(const sheaf_prefix *cache);
 

@@ -277,6 +277,33 @@ static void who_falls_a_level_comes_where_its_last_use_belongs(void **state)
     rig_close(&r);
 }
 
+static void who_fall_together_come_where_their_last_uses_belong(void **state)
+{
+    (void)state;
+    enum { N = 45 };
+    rig r;
+    rig_open(&r, 1, 4 * N, NULL);
+    for (int i = 0; i < N; i++) {
+        r.now += 10;
+        char letter = (char)('0' + i * 17 % N), alone[] = "....", below[] = "....xxxx";
+        memset(alone, letter, 4), memset(below, letter, 4);
+        cache_as(&r, alone, 0, i % 2);
+        if (i % 3 != 0) cache_as(&r, below, 1, 2 + i % 5 / 4);
+    }
+    uint32_t n;
+    assert_int_equal(sheaf_prefix_release_session(r.cache, 1, &n), SHEAF_OK);
+    assert_cache_whole(&r);
+    assert_int_equal(n, N / 3 * 2);
+    sheaf_entry entries[N];
+    assert_int_equal(sheaf_prefix_entries(r.cache, entries, N, &n), SHEAF_OK);
+    assert_int_equal(n, N);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(entries[i].priority, i > N / 2);
+        if (i != 0 && i != N / 2 + 1) assert_true(entries[i].age_ns < entries[i - 1].age_ns);
+    }
+    rig_close(&r);
+}
+
 /* ---- what is held ------------------------------------------------------------------------ */
 
 static void a_held_entry_shrinks_to_what_is_held(void **state)
@@ -618,6 +645,7 @@ int main(void)
         cmocka_unit_test(a_parent_is_as_important_as_its_children),
         cmocka_unit_test(publishing_again_raises_a_priority_and_never_lowers_it),
         cmocka_unit_test(who_falls_a_level_comes_where_its_last_use_belongs),
+        cmocka_unit_test(who_fall_together_come_where_their_last_uses_belong),
         cmocka_unit_test(a_held_entry_shrinks_to_what_is_held),
         cmocka_unit_test(what_is_held_is_used_as_long_as_it_is),
         cmocka_unit_test(what_stands_before_held_blocks_does_not_pass_the_limit),
