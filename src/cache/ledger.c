@@ -128,6 +128,7 @@ static sheaf__node *first_of(const sheaf_prefix *cache, const choice *which)
 static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
 {
     uint64_t before = cache->stats.evictions[SHEAF_LEFT_RESET];
+    sheaf__node *root;
     sheaf__order_fall_begin(cache);
     for (sheaf__node *node = first_of(cache, which), *next; node != NULL; node = next) {
         bool last = node->parent == NULL && which->space != NULL;
@@ -138,7 +139,10 @@ static uint32_t let_go_of(sheaf_prefix *cache, const choice *which)
             sheaf__tree_tidy(cache, node);
     }
     sheaf__order_fall_end(cache);
-    sheaf__space_sweep(cache);
+    if (which->space == NULL)
+        sheaf__space_sweep(cache);
+    else if ((root = sheaf__space_find(cache, which->space)) != NULL)
+        sheaf__tree_tidy(cache, root);
     return (uint32_t)(cache->stats.evictions[SHEAF_LEFT_RESET] - before);
 }
 
