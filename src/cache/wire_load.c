@@ -1,7 +1,9 @@
 /* cache/wire_load.c - parked sequences on their way in.
  *
  * Nothing is taken because a count says so: lists grow as their bytes arrive, and the pool's blocks are
- * taken as many at a time as have arrived before. Until the last frame has been checked
+ * taken as many at a time as have arrived before. But where several groups come near the budget, all are
+ * taken at once: the last slab of a group that comes first could reach into what another needs. Until
+ * the last frame has been checked
  *
  *  - blocks have one reference of kind IO, and
  *  - sequences are registered but empty: their tables count no block, and have in `rows` the
@@ -120,21 +122,60 @@ static sheaf_status get_sequence(load *l)
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
+/* What the stream has of each group, and in all. */
+static uint64_t count_blocks(const load *l, uint32_t *counts)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < l->head.n_groups; g++)
+        sum += counts[g] = (uint32_t)l->head.groups[g].n_blocks;
+    return sum;
+}
+
+static sheaf_status no_room(const load *l, sheaf_status st)
+{
+    uint32_t counts[SHEAF_MAX_GROUPS];
+    return sheaf__error_set(l->err, st, "the pool has no room for the %llu blocks saved",
+                            (unsigned long long)count_blocks(l, counts));
+}
+
 /* Whether the pool could take them all, so that a stream that does not fit is refused before its
  * blocks are read. */
 static sheaf_status check_room(const load *l)
 {
     uint32_t counts[SHEAF_MAX_GROUPS] = {0};
-    uint64_t sum = 0;
-    for (uint32_t g = 0; g < l->head.n_groups; g++) {
-        counts[g] = (uint32_t)l->head.groups[g].n_blocks;
-        sum += counts[g];
-    }
+    count_blocks(l, counts);
     sheaf_status st = sheaf_pool_can_acquire(l->pool, counts);
-    if (st != SHEAF_OK)
-        return sheaf__error_set(l->err, st, "the pool has no room for the %llu blocks saved",
-                                (unsigned long long)sum);
-    return SHEAF_OK;
+    return st == SHEAF_OK ? SHEAF_OK : no_room(l, st);
+}
+
+/* Whether groups that are taken one after the other might keep room from each other: each commits less
+ * than one slab more than it needs. */
+static bool is_tight(const load *l)
+{
+    uint32_t counts[SHEAF_MAX_GROUPS] = {0};
+    if (l->head.n_groups == 1) return false;
+    count_blocks(l, counts);
+    for (uint32_t g = 0; g < l->head.n_groups; g++) {
+        uint32_t slab = l->layout->groups[g].slab_blocks;
+        if (counts[g] > UINT32_MAX - slab) return true;
+        counts[g] += slab;
+    }
+    return sheaf_pool_can_acquire(l->pool, counts) != SHEAF_OK;
+}
+
+/* Takes all blocks of all groups. */
+static sheaf_status take_all(load *l)
+{
+    uint32_t counts[SHEAF_MAX_GROUPS] = {0};
+    uint64_t n = count_blocks(l, counts);
+    if (n == 0) return SHEAF_OK;
+    sheaf_block *blocks = sheaf__memory_alloc(l->memory, n, sizeof *blocks), *next = blocks;
+    if (blocks == NULL) return no_memory(l);
+    sheaf_status st = sheaf_pool_acquire(l->pool, counts, SHEAF_OWNER_IO, blocks);
+    for (uint32_t g = 0; st == SHEAF_OK && g < l->head.n_groups; g++)
+        while (l->n_taken[g] < counts[g]) l->arrivals[g][l->n_taken[g]++].block = *next++;
+    sheaf__memory_free(l->memory, blocks, n, sizeof *blocks);
+    return st == SHEAF_OK ? SHEAF_OK : no_room(l, st);
 }
 
 /* Takes blocks of a group: as many as it has already, at least one. */
@@ -183,6 +224,7 @@ static sheaf_status get_all(load *l, const sheaf_key *space, uint64_t n_bytes,
     for (uint32_t i = 0; i < l->head.n_sequences; i++) SHEAF__TRY(get_sequence(l));
     SHEAF__TRY(sheaf__wire_in_named_all(&l->in, &l->head, l->n_tokens, l->n_named));
     SHEAF__TRY(check_room(l));
+    if (is_tight(l)) SHEAF__TRY(take_all(l));
     for (uint32_t g = 0; g < l->head.n_groups; g++) SHEAF__TRY(get_blocks(l, g));
     return sheaf__wire_in_finish(&l->in);
 }

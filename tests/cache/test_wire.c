@@ -400,6 +400,30 @@ static void a_full_pool_stays_as_it_is(void **state)
     free(b.data);
 }
 
+/* Of two groups neither is given slabs that reach into what the other needs. */
+static void a_pool_of_just_that_size_takes_it(void **state)
+{
+    (void)state;
+    fixture f, g;
+    fixture_open(&f, odd_layers, N_ODD, 4, 64);
+    sheaf_parked *parked = park(sequence_of_length(&f, 30, 1)), *loaded = NULL;
+    bytes b = save_all(&parked, 1);
+    for (uint32_t slab_blocks = 1; slab_blocks <= 64; slab_blocks *= 2)
+        for (uint32_t blocks = 8; blocks <= 80; blocks += 3) {
+            fixture_open(&g, odd_layers, N_ODD, slab_blocks, blocks);
+            sheaf_error err = {0};
+            uint32_t n = 0;
+            if (load_all(g.pool, &b, &loaded, 1, &n, &err) != SHEAF_OK)
+                fail_msg("slabs of %u, a budget of %u: %s", slab_blocks, blocks, err.text);
+            assert_same_parked(parked, loaded);
+            sheaf_parked_destroy(loaded);
+            fixture_close(&g);
+        }
+    sheaf_parked_destroy(parked);
+    fixture_close(&f);
+    free(b.data);
+}
+
 /* The system gives no memory for the nth slab, although the budget has room. */
 static void a_pool_that_gets_no_slab_stays_as_it_is(void **state)
 {
@@ -582,6 +606,7 @@ int main(void)
         cmocka_unit_test(another_version_is_refused),
         cmocka_unit_test(more_sequences_than_there_is_room_for_are_refused),
         cmocka_unit_test(a_full_pool_stays_as_it_is),
+        cmocka_unit_test(a_pool_of_just_that_size_takes_it),
         cmocka_unit_test(a_pool_that_gets_no_slab_stays_as_it_is),
         cmocka_unit_test(a_source_is_read_no_byte_beyond_the_end),
         cmocka_unit_test(a_source_that_fails_or_lies_is_told),
