@@ -8,8 +8,8 @@
  *     claim 7       [abcd efgh ijkl mnop]    published up to 4, now computing "efgh"
  *     ticket 9      [abcd efgh ijkl stuv]    waits for 7 up to 12
  *
- *     a claim       STANDS --stalled, reset--> LOST --poll, drop--> gone
- *                      +--------drop-------------------------------> gone
+ *     a claim       STANDS --stalled, reset, refused--> LOST --poll, drop--> gone
+ *                      +--------drop----------------------------------------> gone
  *     who waits     WAITS --published up to the end, or the claim is lost or gone--> READY
  *                      +--drop--> gone               READY --poll, drop--> gone
  *
@@ -215,6 +215,12 @@ void sheaf__claims_progress(sheaf_prefix *cache, uint64_t id, uint32_t end)
     claim->published = end;
     claim->progress_ns = sheaf__prefix_now(cache);
     wake(cache, claim, end);
+}
+
+void sheaf__claims_refused(sheaf_prefix *cache, uint64_t id)
+{
+    ticket *claim = id != 0 ? find(cache, id) : NULL;
+    if (claim != NULL && claim->state == STANDS) cache->stats.takeovers += lose(cache, claim);
 }
 
 /* ---- asking and leaving ------------------------------------------------------------------ */

@@ -316,6 +316,10 @@ void sheaf__pins_visit(const sheaf_prefix *cache,
 /* The claim has published up to position `end`; harmless for 0 and for what is lost. */
 void sheaf__claims_progress(sheaf_prefix *cache, uint64_t ticket, uint32_t end);
 
+/* What the claim computes was refused: it is lost, since who waits would wait in vain. Harmless as
+ * above. */
+void sheaf__claims_refused(sheaf_prefix *cache, uint64_t ticket);
+
 /* Claims of a namespace (null: of all) are lost, and who waits for them is ready. */
 void sheaf__claims_reset(sheaf_prefix *cache, const sheaf_key *space);
 

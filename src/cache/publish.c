@@ -382,6 +382,7 @@ sheaf_status sheaf_prefix_publish(sheaf_prefix *cache, const sheaf_prompt *promp
     sheaf__prefix_enter(cache);
     sheaf__ledger_expire(cache);
     sheaf_status st = publish(&p);
+    if (st == SHEAF_REFUSED) sheaf__claims_refused(cache, prompt->ticket);
     sheaf__prefix_leave(cache);
     if (st == SHEAF_OK && n_published != NULL) *n_published = p.n;
     return st;

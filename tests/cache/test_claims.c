@@ -369,6 +369,24 @@ static void what_is_claimed_is_not_found_before_it_is_published(void **state)
     rig_close(&r);
 }
 
+static void nobody_waits_for_what_was_refused(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open_limited(&r, 1, 16, 2);
+    asked t;
+    sheaf_prompt *p = ask(&r, &t, "abcd efgh ijkl");
+    assert_int_equal(sheaf_prefix_claim(r.cache, p, 0, &p->ticket), SHEAF_OK);
+    uint64_t waits = must_wait(&r, "abcd efgh ijkl", 0);
+    sheaf_sequence *seq = run_prompt(&r, p);
+    assert_int_equal(sheaf_prefix_publish(r.cache, p, seq, 0, NULL), SHEAF_REFUSED);
+    assert_int_equal(poll(&r, waits), SHEAF_OK);
+    assert_int_equal(rig_stats(&r).takeovers, 1);
+    assert_int_equal(poll(&r, p->ticket), SHEAF_MISS);
+    sheaf_sequence_destroy(seq);
+    rig_close(&r);
+}
+
 /* Whatever happens to claims, everyone who keeps asking gets to compute or to find. */
 static void nobody_waits_for_ever(void **state)
 {
@@ -425,6 +443,7 @@ int main(void)
         cmocka_unit_test(repeated_late_and_unknown_calls_change_nothing),
         cmocka_unit_test(impossible_arguments_are_refused),
         cmocka_unit_test(what_is_claimed_is_not_found_before_it_is_published),
+        cmocka_unit_test(nobody_waits_for_what_was_refused),
         cmocka_unit_test(nobody_waits_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
