@@ -339,3 +339,36 @@ bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts)
     evict(&to);
     return reached(&to);
 }
+
+/* Bytes of the rows that the slabs of now lack for counts[g] blocks of each group. */
+static uint64_t bytes_missing(const sheaf_prefix *cache, const uint32_t *counts)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < cache->n_groups; g++) {
+        uint64_t n_free = cache->pool->groups[g].counts.free;
+        if (counts[g] > n_free)
+            bytes += (counts[g] - n_free) * sheaf__prefix_block_bytes(cache, g);
+    }
+    return bytes;
+}
+
+/* Whether the slabs of now will do once all has left that may. */
+static bool slabs_suffice(sheaf_prefix *cache, const uint32_t *counts)
+{
+    uint64_t freed[SHEAF_MAX_GROUPS];
+    bool enough = true;
+    sheaf__ledger_evictable(cache, false, freed);
+    for (uint32_t g = 0; g < cache->n_groups; g++)
+        enough = enough && cache->pool->groups[g].counts.free + freed[g] >= counts[g];
+    return enough;
+}
+
+sheaf_status sheaf__ledger_presize(sheaf_prefix *cache, const uint32_t *counts)
+{
+    sheaf_status st = sheaf_pool_presize(cache->pool, counts);
+    if (st != SHEAF_FULL || !slabs_suffice(cache, counts)) return st;
+    do
+        if (sheaf__evict_bytes(cache, bytes_missing(cache, counts)) == 0) return SHEAF_FULL;
+    while ((st = sheaf_pool_presize(cache->pool, counts)) == SHEAF_FULL);
+    return st;
+}

@@ -288,6 +288,11 @@ bool sheaf__ledger_can_make_room(sheaf_prefix *cache, bool revoke, const uint32_
  * be forgotten by the tree where nothing else can free what lies before it. */
 bool sheaf__ledger_make_room(sheaf_prefix *cache, const uint32_t *counts);
 
+/* Commits the slabs for counts[g] blocks of each group, for which there is room. Where the system has no
+ * memory for them, evicts until the slabs that are there will do, if that is enough. SHEAF_FULL: it is
+ * not, and nothing was evicted; or the system took back what it was given. SHEAF_E_NO_MEMORY. */
+SHEAF_WARN sheaf_status sheaf__ledger_presize(sheaf_prefix *cache, const uint32_t *counts);
+
 /* Counts a refusal and keeps its details. Returns SHEAF_REFUSED. */
 sheaf_status sheaf__ledger_refuse(sheaf_prefix *cache, uint32_t reason, uint64_t needed,
                                   uint64_t possible, uint64_t tokens);

@@ -262,7 +262,7 @@ static sheaf_status take(door *d)
     for (uint32_t i = 0; i < d->n_parts; i++)
         if (d->parts[i].made) sheaf__walk_touch(cache, &d->parts[i].walk);
     if (!sheaf__ledger_make_room(cache, counts)) return SHEAF_FULL;
-    SHEAF__TRY(sheaf_pool_presize(cache->pool, counts));
+    SHEAF__TRY(sheaf__ledger_presize(cache, counts));
     for (uint32_t i = 0; i < d->n_parts; i++) {
         part *p = &d->parts[i];
         if (p->walk.tail != 0) SHEAF__TRY(copy_tail(d, i));

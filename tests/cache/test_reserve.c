@@ -256,6 +256,34 @@ static void a_step_that_does_not_fit_changes_nothing(void **state)
     rig_close(&r);
 }
 
+static void entries_make_room_where_the_system_has_no_memory(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 64, NULL);
+    asked a, b, large, small;
+    sheaf_sequence *first = run_prompt(&r, ask(&r, &a, "rrrr")); /* one in each of two slabs */
+    keep_text(&r, "abcd efgh ijkl");
+    sheaf_sequence *second = run_prompt(&r, ask(&r, &b, "ssss"));
+    keep_text(&r, "mnop qrst uvwx");
+    r.f.slabs.fail_at = r.f.slabs.n_allocs + 1, r.f.slabs.fail_on = 1;
+    observed before;
+    observe(&r, &before);
+    sheaf_step step = new_step(ask(&r, &large, "0123 4567 89.. .... ;;;; :::: !!!!"), 28);
+    assert_int_equal(reserve(&r, &step, 1, NULL), SHEAF_FULL);
+    before.pool.slab_failures++;
+    assert_same(&r, &before); /* six would not be enough: nothing has left */
+    step = new_step(ask(&r, &small, "0123 4567 89.. ...."), 16);
+    assert_int_equal(reserve(&r, &step, 1, NULL), SHEAF_OK);
+    finish(&r, &step);
+    assert_int_equal(matches(&r, "abcd efgh ijkl"), 0);
+    assert_int_equal(fixture_stats(&r.f).slabs, 2);
+    sheaf_sequence_destroy(step.sequence);
+    sheaf_sequence_destroy(first);
+    sheaf_sequence_destroy(second);
+    rig_close(&r);
+}
+
 static void what_is_matched_is_held_before_others_are_evicted(void **state)
 {
     (void)state;
@@ -558,6 +586,7 @@ int main(void)
         cmocka_unit_test(two_identical_prompts_in_one_step_share_one_copy),
         cmocka_unit_test(two_identical_prompts_that_nobody_has_are_both_right),
         cmocka_unit_test(a_step_that_does_not_fit_changes_nothing),
+        cmocka_unit_test(entries_make_room_where_the_system_has_no_memory),
         cmocka_unit_test(what_is_matched_is_held_before_others_are_evicted),
         cmocka_unit_test(what_a_step_matches_is_used_before_it_evicts),
         cmocka_unit_test(held_entries_of_a_low_priority_do_not_hide_idle_ones_of_a_higher),
