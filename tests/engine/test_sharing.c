@@ -30,6 +30,11 @@ static const model models[] = {{DEMO, 12, SHEAF_CODEC_BF16, 32},
                                {LLAMA, 4, SHEAF_CODEC_F32, 32},
                                {QWEN, 4, SHEAF_CODEC_F16, 32},
                                {GEMMA, 4, SHEAF_CODEC_F32, 8}};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SHEAF_EMULATED)
+#    define FEWER 1 /* without the demo model, which takes minutes there */
+#else
+#    define FEWER 0
+#endif
 #define N_MODELS (sizeof models / sizeof models[0])
 
 /* A model with a cache, the same without one, and a text. */
@@ -83,7 +88,7 @@ static void with_models(case_fn *run, uint32_t first)
 
 static void with_every_model(case_fn *run)
 {
-    with_models(run, 0);
+    with_models(run, FEWER);
 }
 
 static void with_every_fixture(case_fn *run)
