@@ -247,6 +247,16 @@ static uint64_t bytes_needed(uint32_t length)
     return bytes;
 }
 
+/* Whether a longer tail, or a whole block, begins with this one. */
+static bool is_continued(const request *p, uint32_t end)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w.ref.n_items; i++)
+        any = any || (ref_has(&w.ref.items[i], p->space, p->tokens, end) &&
+                      world_is_cached(&w.ref.items[i]));
+    return any;
+}
+
 /* Adds to the reference what a publication put into the cache, up to `end`. What was there may have
  * expired at its beginning, and is there again. */
 static void add_published(const request *p, uint32_t end)
@@ -254,9 +264,7 @@ static void add_published(const request *p, uint32_t end)
     for (uint32_t at = 0; at < end;) {
         at = at + REF_BLOCK < end ? at + REF_BLOCK : end;
         ref_item *item = ref_find(&w.ref, p->space, p->tokens, at);
-        const ref_item *longer = NULL;
-        if (at % REF_BLOCK != 0) longer = ref_holds(&w.ref, p->space, p->tokens, at);
-        if (item == NULL && longer != NULL && world_is_cached(longer)) return;
+        if (item == NULL && at % REF_BLOCK != 0 && is_continued(p, at)) return;
         if (item == NULL) item = ref_add(&w.ref, p->space, p->tokens, at);
         if (!world_is_cached(item)) world_name(item, p->seq);
         if (at == end) item->session = p->session;

@@ -76,7 +76,7 @@ static bool resident_everywhere(const ref *r, const ref_item *item)
     return true;
 }
 
-static bool holds(const ref_item *item, uint32_t space, const int32_t *tokens, uint32_t n)
+bool ref_has(const ref_item *item, uint32_t space, const int32_t *tokens, uint32_t n)
 {
     return ref_start(item) == n / REF_BLOCK * REF_BLOCK && begins_with(item, space, tokens, n);
 }
@@ -84,14 +84,14 @@ static bool holds(const ref_item *item, uint32_t space, const int32_t *tokens, u
 const ref_item *ref_holds(const ref *r, uint32_t space, const int32_t *tokens, uint32_t n)
 {
     for (uint32_t i = 0; i < r->n_items; i++)
-        if (holds(&r->items[i], space, tokens, n)) return &r->items[i];
+        if (ref_has(&r->items[i], space, tokens, n)) return &r->items[i];
     return NULL;
 }
 
 const ref_item *ref_tail(const ref *r, uint32_t space, const int32_t *tokens, uint32_t n)
 {
     for (uint32_t i = 0; i < r->n_items; i++)
-        if (holds(&r->items[i], space, tokens, n) && resident_everywhere(r, &r->items[i]))
+        if (ref_has(&r->items[i], space, tokens, n) && resident_everywhere(r, &r->items[i]))
             return &r->items[i];
     return NULL;
 }
@@ -129,7 +129,7 @@ uint32_t ref_match_surely(ref *r, uint32_t space, const int32_t *tokens, uint32_
     for (uint32_t n = path + 1; n <= limit && n < path + REF_BLOCK; n++)
         if (ref_holds(r, space, tokens, n) != NULL) near = n;
     for (uint32_t i = 0; i < r->n_items; i++) /* any of the best may be the one */
-        if (near != 0 && holds(&r->items[i], space, tokens, near) &&
+        if (near != 0 && ref_has(&r->items[i], space, tokens, near) &&
             !resident_everywhere(r, &r->items[i]))
             return path;
     return near != 0 ? near : path;

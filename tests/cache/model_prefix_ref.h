@@ -106,6 +106,9 @@ bool ref_is_below(const ref_item *item, const ref_item *above);
 /* Nothing comes after it. */
 bool ref_is_leaf(const ref *r, const ref_item *item);
 
+/* Whether an item has these n tokens in its block, whatever comes after them. */
+bool ref_has(const ref_item *item, uint32_t space, const int32_t *tokens, uint32_t n);
+
 /* An item with these n tokens in its block, whatever comes after them in it; null: none. n is not a
  * multiple of the block. */
 const ref_item *ref_holds(const ref *r, uint32_t space, const int32_t *tokens, uint32_t n);

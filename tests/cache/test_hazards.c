@@ -32,7 +32,7 @@
  *   late completions are harmless            | late_and_repeated_completions_change_nothing
  *   fork inside a block, then diverge        | forks_that_diverge_inside_a_block_leave_each_other_alone
  *   also of what was found                   | a_cached_block_does_not_change_when_borrowers_diverge
- *   a failed step leaves equal lengths       | a_failed_step_leaves_every_group_and_layer_at_the_same_length
+ *   a failed step leaves equal lengths    | a_failed_step_leaves_every_group_and_layer_at_the_same_length
  *   also of a batch                          | a_step_that_finds_no_room_changes_nothing
  *
  * Files and hand-off
