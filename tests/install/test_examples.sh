@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/tools/tap.sh
 . tests/tools/tap.sh
 build=${SHEAF_BUILD_DIR:-build/release}
-examples=(embed own_allocators page_table)
+examples=(embed own_allocators page_table prefix)
 flags=(-std=c11 -pedantic -Wall -Wextra -Werror)
 
 work=$(mktemp -d)
@@ -71,6 +71,9 @@ for kind in shared static; do
     compares "by_the_cmake_package_$kind" "$work/cmake_$kind"
 done
 
-lines=$(wc -l <examples/embed.c)
-tap_empty embed_is_under_150_lines "$([ "$lines" -lt 150 ] || echo "examples/embed.c: $lines lines")"
+for example in embed prefix; do
+    lines=$(wc -l <"examples/$example.c")
+    tap_empty "${example}_is_under_150_lines" \
+        "$([ "$lines" -lt 150 ] || echo "examples/$example.c: $lines lines")"
+done
 tap_end
