@@ -145,6 +145,13 @@ sheaf_status sheaf__wire_head_agrees(const sheaf__wire_head *head, const sheaf__
     return SHEAF_OK;
 }
 
+/* A codec's name, also of one that a later library has. */
+static const char *name_of_codec(uint32_t codec)
+{
+    const char *name = sheaf_codec_name(codec);
+    return name != NULL ? name : "not known here";
+}
+
 /* Says what of a layer differs. */
 static sheaf_status other_layer(uint32_t i, const sheaf_layer *saved, const sheaf_layer *here,
                                 sheaf_error *err)
@@ -165,8 +172,8 @@ static sheaf_status other_layer(uint32_t i, const sheaf_layer *saved, const shea
         err, SHEAF_E_FOREIGN,
         "saved with other codecs: K and V of layer %u are %s and %s, here %s "
         "and %s",
-        i, sheaf_codec_name(saved->codec_k), sheaf_codec_name(saved->codec_v),
-        sheaf_codec_name(here->codec_k), sheaf_codec_name(here->codec_v));
+        i, name_of_codec(saved->codec_k), name_of_codec(saved->codec_v),
+        name_of_codec(here->codec_k), name_of_codec(here->codec_v));
 }
 
 static sheaf_status check_layers(const sheaf__wire_head *head, const sheaf__layout *layout,
