@@ -288,6 +288,7 @@ static void op_publish(request *p)
         assert_int_equal(rig_stats(&w.r).last_refusal,
                          large ? SHEAF_REFUSED_TOO_LARGE : SHEAF_REFUSED_SLID);
         w.n_refused++;
+        world_claim_refused(p->ticket);
         return;
     }
     assert_int_equal(st, SHEAF_OK);

@@ -62,7 +62,7 @@ typedef struct ref_ticket {
     uint32_t from;                 /* position of the first block claimed, or waited for */
     uint32_t done;                 /* published up to here */
     uint64_t progress_ns;
-    bool lost;     /* of a claim: its namespace was reset */
+    bool lost;     /* of a claim: its namespace was reset, or it was refused */
     bool doubtful; /* of a claim: it has stalled once, so others may have taken over */
 } ref_ticket;
 

@@ -86,6 +86,12 @@ void world_claim_progress(uint64_t ticket, uint32_t end)
     t->progress_ns = w.r.now_ns;
 }
 
+void world_claim_refused(uint64_t ticket)
+{
+    ref_ticket *t = ticket != 0 ? ref_ticket_of(&w.ref, ticket) : NULL;
+    if (t != NULL) t->lost = true;
+}
+
 void world_drop_ticket(uint64_t id)
 {
     ref_ticket *t = ref_ticket_of(&w.ref, id);

@@ -105,6 +105,9 @@ void world_compare_sequence(const request *p);
 /* The claim has published up to `end`; 0: none. */
 void world_claim_progress(uint64_t ticket, uint32_t end);
 
+/* The claim is lost: what was computed under it was not taken; 0: none. */
+void world_claim_refused(uint64_t ticket);
+
 /* Drops a claim or a place to wait, if it stands. */
 void world_drop_ticket(uint64_t id);
 
