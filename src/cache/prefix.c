@@ -68,8 +68,7 @@ void sheaf__prefix_leave(sheaf_prefix *cache)
 
 sheaf_status sheaf__prompt_check(const sheaf_prompt *prompt)
 {
-    if (prompt == NULL || prompt->struct_size < sizeof prompt->struct_size)
-        return SHEAF_E_INVALID;
+    if (prompt == NULL || prompt->struct_size < sizeof *prompt) return SHEAF_E_INVALID;
     if (prompt->space == NULL || prompt->n_tokens > INT32_MAX) return SHEAF_E_INVALID;
     if (prompt->tokens == NULL && prompt->n_tokens != 0) return SHEAF_E_INVALID;
     if (prompt->priority < SHEAF_PRIORITY_MIN || prompt->priority > SHEAF_PRIORITY_MAX)

@@ -20,7 +20,7 @@
 typedef struct plan {
     sheaf_prefix *cache;
     const sheaf_prompt *prompt;
-    const sheaf_sequence *seq;
+    sheaf_sequence *seq;
     bool tail;        /* a partial last block too */
     uint32_t n;       /* positions to publish */
     sheaf__path path; /* of the sequence, in the tree */
@@ -305,22 +305,23 @@ static void add_child(plan *p)
     announce(p->cache, child, 0);
 }
 
-/* Blocks of the path: counts those that the sequence has twice, and takes those that a window group
- * of the tree lacks. */
+/* Blocks of the path: counts those that the sequence has twice, each once in its life, and takes those
+ * that a window group of the tree lacks. */
 static bool compare_path(plan *p)
 {
     sheaf_prefix *cache = p->cache;
-    uint32_t n = p->path.n_blocks;
+    uint32_t n = p->path.n_blocks, compared = p->seq->compared / cache->block_tokens;
     bool filled = false;
     for (sheaf__node *node = p->path.node; node != NULL && node->parent != NULL;
          node = node->parent, n = node->n_blocks)
         for (uint32_t g = 0; g < cache->n_groups; g++)
             for (uint32_t i = 0; i < n; i++) {
                 sheaf_block has = sheaf__node_block(node, g, i);
-                sheaf_block block = block_of(p, g, node->start / cache->block_tokens + i);
+                uint32_t number = node->start / cache->block_tokens + i;
+                sheaf_block block = block_of(p, g, number);
                 if (block.row == SHEAF_ROW_NONE || block.row == has.row) continue;
                 if (has.row != SHEAF_ROW_NONE) {
-                    cache->stats.duplicate_blocks++;
+                    cache->stats.duplicate_blocks += number >= compared;
                 } else if (may_take(p, block) == SHEAF_OK && has_place(cache, node, g)) {
                     sheaf__tree_take(cache, node, i, block);
                     cache->stats.inserted_blocks++;
@@ -360,6 +361,7 @@ static sheaf_status publish(plan *p)
     if (p->grows != NULL) grow_leaf(p);
     if (p->child != NULL) add_child(p);
     p->cache->stats.inserts += added;
+    p->seq->compared = p->n;
     sheaf__node *last = last_node(p);
     if (last != NULL) sign(p, last);
     sheaf__claims_progress(p->cache, p->prompt->ticket, p->n);
@@ -372,8 +374,7 @@ sheaf_status sheaf_prefix_publish(sheaf_prefix *cache, const sheaf_prompt *promp
                                   sheaf_sequence *seq, uint32_t flags, uint32_t *n_published)
 {
     if (cache == NULL || seq == NULL || seq->pool != cache->pool) return SHEAF_E_INVALID;
-    if (prompt == NULL || prompt->struct_size < sizeof prompt->struct_size)
-        return SHEAF_E_INVALID;
+    if (prompt == NULL || prompt->struct_size < sizeof *prompt) return SHEAF_E_INVALID;
     if (prompt->space == NULL || prompt->priority < SHEAF_PRIORITY_MIN ||
         prompt->priority > SHEAF_PRIORITY_MAX || (flags & ~(uint32_t)SHEAF_PUBLISH_TAIL) != 0)
         return SHEAF_E_INVALID;

@@ -301,6 +301,7 @@ void sheaf__sequence_cut(sheaf_sequence *seq, uint32_t length)
         }
         if (length == 0) table->first_block = 0;
     }
+    if (seq->compared > length) seq->compared = length;
     sheaf__progress_settle(&seq->progress, length);
 }
 
@@ -373,6 +374,7 @@ sheaf_status sheaf__sequence_duplicate(const sheaf_sequence *from, uint32_t leng
         sheaf__table_push(&twin->room.tables[g], twin->room.fresh[g]);
     }
     memcpy(twin->room.tokens, from->room.tokens, length * sizeof *twin->room.tokens);
+    twin->compared = from->compared < length ? from->compared : length;
     sheaf__progress_settle(&twin->progress, length);
     sheaf__sequence_changed(twin);
     *out = twin;

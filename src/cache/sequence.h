@@ -17,7 +17,8 @@ struct sheaf_sequence {
     sheaf_pool *pool;
     uint32_t n_groups;
     uint32_t block_tokens;
-    uint32_t in_step; /* mark of a door that looks whether two of its steps name one */
+    uint32_t compared; /* positions whose blocks a publication has compared with the cache's */
+    uint32_t in_step;  /* mark of a door that looks whether two of its steps name one */
     sheaf__progress progress;
     sheaf__room room;
     uint32_t written[]; /* [n_layers] of progress */

@@ -158,6 +158,22 @@ static void prompts_that_part_inside_a_block_share_what_is_before(void **state)
     rig_close(&r);
 }
 
+static void a_prompt_of_too_small_a_size_is_refused(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 12, NULL);
+    text t = text_of("abcd");
+    sheaf_prompt prompt = prompt_of(&r, &t);
+    sheaf_match match = SHEAF_MATCH_INIT;
+    sheaf_sequence *seq = typed(&r, "abcd");
+    prompt.struct_size = sizeof prompt - 4;
+    assert_int_equal(sheaf_prefix_peek(r.cache, &prompt, &match), SHEAF_E_INVALID);
+    assert_int_equal(sheaf_prefix_publish(r.cache, &prompt, seq, 0, NULL), SHEAF_E_INVALID);
+    sheaf_sequence_destroy(seq);
+    rig_close(&r);
+}
+
 static void what_two_computed_is_kept_once(void **state)
 {
     (void)state;
@@ -171,6 +187,9 @@ static void what_two_computed_is_kept_once(void **state)
     assert_int_equal(stats.duplicate_blocks, 2);
     assert_int_equal(stats.inserted_blocks, 3);
     assert_int_equal(stats.inserts, 2);
+    assert_int_equal(publish(&r, second, 0),
+                     12); /* again: nothing is new, nothing counts twice */
+    assert_int_equal(rig_stats(&r).duplicate_blocks, 2);
     assert_holds_its_tokens(&r.f, second);
     sheaf_sequence_destroy(first);
     assert_matches(&r, "abcdefghijkl", 12, 0);
@@ -595,6 +614,7 @@ int main(void)
         cmocka_unit_test(tokens_without_a_name_end_what_is_published),
         cmocka_unit_test(a_leaf_grows_with_its_sequence),
         cmocka_unit_test(prompts_that_part_inside_a_block_share_what_is_before),
+        cmocka_unit_test(a_prompt_of_too_small_a_size_is_refused),
         cmocka_unit_test(what_two_computed_is_kept_once),
         cmocka_unit_test(a_borrower_diverges_and_the_entry_stays),
         cmocka_unit_test(a_tail_is_superseded_by_what_continues_it),
