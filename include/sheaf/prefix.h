@@ -125,10 +125,10 @@ enum { SHEAF_PUBLISH_TAIL = 1 };
  * SHEAF_TOKEN_NONE. What ends where the publication does is the session's from now on; nothing gets a
  * lower priority than it had.
  * Evicts what the limits ask for. *n_published (may be null): positions of it now in the cache.
- * SHEAF_REFUSED: nothing was published, the claim of its ticket is lost, and the ledger says why. Larger than the capacity: of the
- * blocks that a match of the whole entry needs. Slid: what is new could not be matched to its end, since
- * a window has let go of blocks that the cache lacks too; otherwise blocks are published without those
- * that windows have let go of, and who has them later fills them in.
+ * SHEAF_REFUSED: nothing was published, the claim of its ticket is lost, and the ledger says why.
+ * Larger than the capacity: of the blocks that a match of the whole entry needs. Slid: what is new could
+ * not be matched to its end, since a window has let go of blocks that the cache lacks too; otherwise
+ * blocks are published without those that windows have let go of, and who has them later fills them in.
  * SHEAF_E_FOREIGN: a block is in the cache for other tokens or in another namespace: nothing was.
  * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: nothing was.
  * O(tokens of the sequence) for comparing, plus the new blocks, and where it parts from an entry the
@@ -190,9 +190,9 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_claim(sheaf_prefix *cache,
                                                      uint64_t *ticket);
 
 /* Of a waiting ticket. SHEAF_PENDING: the other is still computing. SHEAF_OK: what is common has been
- * published, or the other is gone, refused, stalled past the timeout or dropped: the ticket is void; match
- * again, and claim again (which is the take-over). Of a claim: SHEAF_OK, it stands; SHEAF_MISS, it was
- * lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. O(tickets). */
+ * published, or the other is gone, was dropped or refused, or stalled past the timeout: the ticket is
+ * void; match again, and claim again (which is the take-over). Of a claim: SHEAF_OK, it stands;
+ * SHEAF_MISS, it was lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. O(tickets). */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_poll(sheaf_prefix *cache, uint64_t ticket);
 
 /* Drops a ticket of either kind: the request is done, preempted or gone. Waiters of a claim take over.
