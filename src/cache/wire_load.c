@@ -138,8 +138,7 @@ static sheaf_status no_room(const load *l, sheaf_status st)
                             (unsigned long long)count_blocks(l, counts));
 }
 
-/* Whether the pool could take them all, so that a stream that does not fit is refused before its
- * blocks are read. */
+/* Whether the pool could take them all, so that a stream that does not fit is refused by its head. */
 static sheaf_status check_room(const load *l)
 {
     uint32_t counts[SHEAF_MAX_GROUPS] = {0};
@@ -221,9 +220,9 @@ static sheaf_status get_all(load *l, const sheaf_key *space, uint64_t n_bytes,
         return sheaf__error_set(l->err, SHEAF_E_FORMAT,
                                 "the stream carries %u sequences; there is room for %u",
                                 l->head.n_sequences, capacity);
+    SHEAF__TRY(check_room(l));
     for (uint32_t i = 0; i < l->head.n_sequences; i++) SHEAF__TRY(get_sequence(l));
     SHEAF__TRY(sheaf__wire_in_named_all(&l->in, &l->head, l->n_tokens, l->n_named));
-    SHEAF__TRY(check_room(l));
     if (is_tight(l)) SHEAF__TRY(take_all(l));
     for (uint32_t g = 0; g < l->head.n_groups; g++) SHEAF__TRY(get_blocks(l, g));
     return sheaf__wire_in_finish(&l->in);

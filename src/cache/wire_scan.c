@@ -12,7 +12,8 @@ static bool held_fits(const sheaf__wire_head *head, const sheaf__wire_sequence *
     uint32_t blocks = sheaf__blocks_of(sequence->n_tokens, head->block_tokens);
     uint32_t begin = sheaf__visible_begin(sequence->n_tokens, head->groups[g].window);
     uint64_t end = (uint64_t)sequence->held[g].first + sequence->held[g].n;
-    return end == blocks && sequence->held[g].first <= begin / head->block_tokens;
+    return end == blocks && sequence->held[g].first <= begin / head->block_tokens &&
+           sequence->held[g].n <= head->groups[g].n_blocks;
 }
 
 sheaf_status sheaf__wire_in_open_sequence(sheaf__wire_in *in, const sheaf__wire_head *head,

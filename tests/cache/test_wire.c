@@ -383,12 +383,15 @@ static void a_full_pool_stays_as_it_is(void **state)
     fixture_open(&f, odd_layers, N_ODD, 4, 64);
     sheaf_parked *parked = park(sequence_of_length(&f, 30, 1));
     bytes b = save_all(&parked, 1);
+    uint64_t head = SHEAF__WIRE_PROLOGUE + SHEAF__WIRE_FRAME + SHEAF__WIRE_HEAD_FIXED +
+                    2 * sizeof(sheaf__wire_group) + N_ODD * sizeof(sheaf_layer);
     for (uint32_t blocks = 1; blocks < 8; blocks++) {
         fixture_open(&g, odd_layers, N_ODD, 1, blocks);
         sheaf_sequence *seq = sequence_of_length(&g, 3, 1);
         sheaf_pool_stats before = fixture_stats(&g);
         assert_refused(&g, &b, SHEAF_FULL);
-        sheaf_pool_stats after = fixture_stats(&g); /* it was known before blocks were taken */
+        assert_int_equal(b.at, head); /* it was known from there */
+        sheaf_pool_stats after = fixture_stats(&g);
         before.full_answers = after.full_answers = 0;
         assert_memory_equal(&before, &after, sizeof before);
         assert_holds_its_tokens(&g, seq);

@@ -138,13 +138,38 @@ static void a_promise_takes_no_memory(void **state)
     sheaf_pool_stats before = fixture_stats(&f);
     for (uint64_t n_blocks = 64; n_blocks < 1u << 29; n_blocks *= 16) {
         bytes b = promise(&f, n_blocks, 1, UINT64_MAX);
+        uint32_t counts[] = {(uint32_t)n_blocks};
+        bool fits = sheaf_pool_can_acquire(f.pool, counts) == SHEAF_OK;
         largest = 0;
-        assert_refused(&f, &b, SHEAF_E_FORMAT);
+        assert_refused(&f, &b, fits ? SHEAF_E_FORMAT : SHEAF_FULL);
         assert_true(largest <= 128 << 10);
         free(b.data);
     }
     sheaf_pool_stats after = fixture_stats(&f);
     assert_memory_equal(&before, &after, sizeof before);
+    assert_int_equal(sheaf_pool_close(f.pool), SHEAF_OK);
+}
+
+/* A head of one block, and a sequence of many that really comes. */
+static void more_than_the_head_counts_takes_no_memory(void **state)
+{
+    (void)state;
+    fixture f;
+    open_large(&f, golden_one);
+    bytes b = promise(&f, 1 << 18, 1, UINT64_MAX);
+    const uint64_t one = 1, more = 1 << 20;
+    memcpy(b.data + SHEAF__WIRE_PROLOGUE + 16 + SHEAF__WIRE_HEAD_FIXED +
+               offsetof(sheaf__wire_group, n_blocks),
+           &one, sizeof one);
+    b.data = realloc(b.data, b.n + more);
+    assert_non_null(b.data);
+    memset(b.data + b.n, 0, more);
+    b.n += more;
+    wire_reseal(b.data, b.n);
+    largest = 0;
+    assert_refused(&f, &b, SHEAF_E_FORMAT);
+    assert_true(largest <= 128 << 10);
+    free(b.data);
     assert_int_equal(sheaf_pool_close(f.pool), SHEAF_OK);
 }
 
@@ -280,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_that_cannot_be_are_refused_behind_right_checksums),
         cmocka_unit_test(a_promise_takes_no_memory),
+        cmocka_unit_test(more_than_the_head_counts_takes_no_memory),
         cmocka_unit_test(counts_beyond_the_streams_bytes_are_refused),
         cmocka_unit_test(no_more_blocks_are_taken_than_have_come),
         cmocka_unit_test(a_frame_in_the_place_of_another_is_noticed),
