@@ -26,6 +26,20 @@ sheaf_status sheaf__session_space(const sheaf__model *model, const char *path,
                             sheaf_status_text(status));
 }
 
+/* What a prompt is compared with, and what is run again, must be tokens of the model. */
+static sheaf_status check_tokens(const sheaf__model *model, const sheaf_parked *parked,
+                                 const char *file, sheaf_error *err)
+{
+    const int32_t *tokens = sheaf_parked_tokens(parked);
+    char shown[SHEAF__BRIEF];
+    for (uint32_t i = 0; i < sheaf_parked_length(parked); i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= model->config.vocab)
+            return sheaf__error_set(err, SHEAF_E_FORMAT,
+                                    "%s: token %d at position %u is outside the vocabulary",
+                                    sheaf__path_show(file, shown), tokens[i], i);
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf__session_load(sheaf__model *model, const sheaf_key *space, const char *file,
                                  sheaf__kv *out, sheaf_error *err)
 {
@@ -37,7 +51,8 @@ sheaf_status sheaf__session_load(sheaf__model *model, const sheaf_key *space, co
     if (n == 0)
         return sheaf__error_set(err, SHEAF_E_FORMAT, "%s: holds no sequence",
                                 sheaf__path_show(file, shown));
-    sheaf_status status = sheaf_parked_adopt(parked, &kv.sequence);
+    sheaf_status status = check_tokens(model, parked, file, err);
+    if (status == SHEAF_OK) status = sheaf_parked_adopt(parked, &kv.sequence);
     if (status != SHEAF_OK) {
         sheaf_parked_destroy(parked);
         return status;

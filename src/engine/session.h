@@ -31,7 +31,8 @@ sheaf_status sheaf__session_name(const char *path, const sheaf__model_options *o
 sheaf_status sheaf__session_space(const sheaf__model *model, const char *path,
                                   const sheaf__identity *id, sheaf_key *out, sheaf_error *err);
 
-/* A file's one sequence. Statuses as for sheaf_wire_load_file; `err` names the file. */
+/* A file's one sequence. Statuses as for sheaf_wire_load_file, SHEAF_E_FORMAT also for a token that the
+ * model does not have; `err` names the file. */
 sheaf_status sheaf__session_load(sheaf__model *model, const sheaf_key *space, const char *file,
                                  sheaf__kv *out, sheaf_error *err);
 

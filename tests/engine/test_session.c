@@ -305,6 +305,29 @@ static void a_file_that_is_not_whole_is_refused(void **state)
     expect_refused(RUNS_QWEN, (sheaf__model_options){0}, SHEAF_E_IO, "No such file");
 }
 
+static void a_file_with_tokens_that_the_model_lacks_is_refused(void **state)
+{
+    (void)state;
+    sheaf__model *model = runs_open(RUNS_QWEN, (sheaf__model_options){0});
+    sheaf_key space = runs_space(model, RUNS_QWEN);
+    const int32_t vocab = (int32_t)model->config.vocab;
+    const int32_t odd[] = {-1, INT32_MIN, vocab, INT32_MAX};
+    const uint32_t places[] = {0, 39};
+    sheaf__kv kv;
+    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
+    assert_int_equal(sheaf__model_prefill(model, &kv, tokens, 40, NULL, NULL), SHEAF_OK);
+    int32_t *held = (int32_t *)(uintptr_t)sheaf__kv_tokens(&kv);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t at = places[i / 4];
+        held[at] = odd[i % 4];
+        save(&kv, &space);
+        held[at] = tokens[at];
+        expect_refused(RUNS_QWEN, (sheaf__model_options){0}, SHEAF_E_FORMAT, "vocabulary");
+    }
+    sheaf__kv_destroy(&kv);
+    sheaf__model_close(model);
+}
+
 /* A path of any length leaves room for the reason. */
 static void the_reason_is_told_with_a_long_path_too(void **state)
 {
@@ -351,6 +374,7 @@ int main(void)
         cmocka_unit_test(a_file_of_another_model_or_layout_is_refused),
         cmocka_unit_test(a_model_that_changed_before_it_was_opened_has_no_name),
         cmocka_unit_test(a_file_that_is_not_whole_is_refused),
+        cmocka_unit_test(a_file_with_tokens_that_the_model_lacks_is_refused),
         cmocka_unit_test(the_reason_is_told_with_a_long_path_too),
         cmocka_unit_test(a_dense_cache_has_nothing_to_keep),
     };
