@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { CAPACITY = 5, ENTRIES = 3 };
+enum { CAPACITY = 4, ENTRIES = 3 };
 
 typedef struct reader {
     const rig *r;
@@ -39,6 +39,7 @@ static void limits_hold_whenever_another_thread_looks(void **state)
     rig_open(&r, 1, 64, &o);
     reader me = {.r = &r};
     pthread_t thread;
+    uint64_t most = 0, entries = 0;
     assert_int_equal(pthread_create(&thread, NULL, read_all, &me), 0);
     for (uint32_t round = 0; round < 300; round++, r.now += 7) {
         char letters[] = "aaaabbbbccccdd";
@@ -49,11 +50,18 @@ static void limits_hold_whenever_another_thread_looks(void **state)
             assert_int_equal(publish_as(&r, running[i], i, 0, SHEAF_PUBLISH_TAIL, NULL),
                              SHEAF_OK);
         }
-        for (uint32_t i = 0; i < 4; i++) sheaf_sequence_destroy(running[i ^ 1]);
+        for (uint32_t i = 0; i < 4; i++) {
+            sheaf_sequence_destroy(running[i ^ 1]);
+            sheaf_prefix_stats s = rig_stats(&r);
+            most = s.bytes_exclusive > most ? s.bytes_exclusive : most;
+            entries = s.entries > entries ? s.entries : entries;
+        }
         assert_matches(&r, "aaaaz", 4, 0);
     }
     atomic_store(&me.stop, true);
     pthread_join(thread, NULL);
+    assert_int_equal(most, CAPACITY * BLOCK); /* both are met */
+    assert_int_equal(entries, ENTRIES);
     assert_true(me.reads > 0);
     assert_int_equal(me.wrong, 0);
     rig_close(&r);
