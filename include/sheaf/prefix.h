@@ -132,7 +132,7 @@ enum { SHEAF_PUBLISH_TAIL = 1 };
  * SHEAF_E_FOREIGN: a block is in the cache for other tokens or in another namespace: nothing was.
  * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: nothing was.
  * O(tokens of the sequence) for comparing, plus the new blocks, and where it parts from an entry the
- * blocks that the entry has after that. */
+ * blocks that the entry has after that. O(tickets) more when others wait for what a claim has published. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_publish(sheaf_prefix *cache,
                                                        const sheaf_prompt *prompt,
                                                        sheaf_sequence *seq, uint32_t flags,
@@ -192,11 +192,12 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_claim(sheaf_prefix *cache,
 /* Of a waiting ticket. SHEAF_PENDING: the other is still computing. SHEAF_OK: what is common has been
  * published, or the other is gone, was dropped or refused, or stalled past the timeout: the ticket is
  * void; match again, and claim again (which is the take-over). Of a claim: SHEAF_OK, it stands;
- * SHEAF_MISS, it was lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. O(tickets). */
+ * SHEAF_MISS, it was lost, and is void. SHEAF_E_STALE: no such ticket. Never waits. O(log tickets), or
+ * O(tickets) when others wait and a claim is lost. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_poll(sheaf_prefix *cache, uint64_t ticket);
 
 /* Drops a ticket of either kind: the request is done, preempted or gone. Waiters of a claim take over.
- * SHEAF_E_STALE: no such ticket. O(tickets). */
+ * SHEAF_E_STALE: no such ticket. Costs as much. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_drop(sheaf_prefix *cache, uint64_t ticket);
 
 #ifdef __cplusplus

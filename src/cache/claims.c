@@ -25,7 +25,9 @@ enum { STANDS, LOST, WAITS, READY };
 
 typedef struct ticket ticket;
 struct ticket {
-    sheaf__list link; /* in cache->claims, by id */
+    sheaf__list link;     /* in cache->claims, by id */
+    sheaf__sibling by_id; /* in cache->tickets */
+    int32_t name[2];      /* the id, as what is found by it there */
     uint64_t id;
     uint32_t state;
     uint32_t end;       /* of WAITS: a position */
@@ -52,10 +54,13 @@ static uint32_t whole_blocks(const sheaf_prefix *cache, uint32_t n_tokens)
 
 /* ---- tickets ----------------------------------------------------------------------------- */
 
-static ticket *find(sheaf_prefix *cache, uint64_t id)
+static ticket *find(const sheaf_prefix *cache, uint64_t id)
 {
-    FOR_TICKETS(cache, link) if (ticket_of(link)->id == id) return ticket_of(link);
-    return NULL;
+    int32_t name[2];
+    uint32_t common;
+    memcpy(name, &id, sizeof name);
+    sheaf__sibling *nearest = sheaf__siblings_nearest(&cache->tickets, name, 2, &common);
+    return common == 2 ? SHEAF__CONTAINER(nearest, ticket, by_id) : NULL;
 }
 
 static void free_tokens(sheaf_prefix *cache, ticket *claim)
@@ -74,6 +79,9 @@ static ticket *enlist(sheaf_prefix *cache, uint32_t state)
     t->id = cache->next_id++;
     t->state = state;
     sheaf__list_insert(&cache->claims, &t->link);
+    memcpy(t->name, &t->id, sizeof t->name);
+    t->by_id.tokens = t->name, t->by_id.n = 2;
+    sheaf__siblings_insert(&cache->tickets, &t->by_id);
     cache->stats.claims += state == STANDS;
     cache->stats.waiters += state == WAITS;
     return t;
@@ -85,6 +93,7 @@ static void forget(sheaf_prefix *cache, ticket *t)
     cache->stats.claims -= t->state == STANDS;
     cache->stats.waiters -= t->state == WAITS;
     sheaf__list_remove(&t->link);
+    sheaf__siblings_remove(&cache->tickets, &t->by_id);
     free_tokens(cache, t);
     sheaf__memory_free(sheaf__pool_memory(cache->pool), t, 1, sizeof *t);
 }
@@ -93,6 +102,7 @@ static void forget(sheaf_prefix *cache, ticket *t)
 static bool wake(sheaf_prefix *cache, const ticket *claim, uint32_t end)
 {
     bool any = false;
+    if (cache->stats.waiters == 0) return false;
     FOR_TICKETS(cache, link)
     {
         ticket *t = ticket_of(link);
@@ -287,19 +297,23 @@ static sheaf_status broken(sheaf_error *err, const char *what, uint64_t id)
 
 sheaf_status sheaf__claims_check(const sheaf_prefix *cache, sheaf_error *err)
 {
-    uint64_t claims = 0, waiters = 0, before = 0;
+    uint64_t claims = 0, waiters = 0, before = 0, n = 0;
     FOR_TICKETS(cache, link)
     {
         const ticket *t = ticket_of(link);
         if (t->id <= before || t->id >= cache->next_id)
             return broken(err, "ids are not in order at ticket", t->id);
         before = t->id;
+        n++;
+        if (find(cache, t->id) != t)
+            return broken(err, "is not found by its id: ticket", t->id);
         claims += t->state == STANDS;
         waiters += t->state == WAITS;
         if (t->state != WAITS) continue;
         if (t->for_claim->state != STANDS || t->for_claim->published >= t->end)
             return broken(err, "waits for nothing: ticket", t->id);
     }
+    if (n != cache->tickets.count) return broken(err, "ids of what has gone; tickets", n);
     if (claims != cache->stats.claims || waiters != cache->stats.waiters)
         return broken(err, "tickets are miscounted; claims", claims);
     return SHEAF_OK;

@@ -136,9 +136,10 @@ struct sheaf_prefix {
     _Atomic uint64_t snapshot_words[sizeof(sheaf_prefix_stats) / sizeof(uint64_t)];
 
     /* pins.c, claims.c, reserve.c */
-    sheaf__list pins;   /* oldest first, revoked ones too */
-    sheaf__list claims; /* tickets of both kinds, oldest first */
-    uint64_t next_id;   /* of pins and tickets; from 1 */
+    sheaf__list pins;        /* oldest first, revoked ones too */
+    sheaf__list claims;      /* tickets of both kinds, oldest first */
+    sheaf__siblings tickets; /* the same, by id */
+    uint64_t next_id;        /* of pins and tickets; from 1 */
     uint64_t claim_timeout_ns;
     struct sheaf__part *parts; /* [parts_capacity], scratch of the door; see reserve.c */
     uint64_t parts_capacity;
