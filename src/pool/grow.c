@@ -3,11 +3,14 @@
  * The plan, for all groups at once:
  *
  *   1. free rows in partly used slabs serve first, then empty slabs from the head of their list;
- *      the empty slabs that are left over could be given back
+ *      the empty slabs that are left over could be given back. Where that does not fit, all empty
+ *      slabs are: a whole one kept for a single row may be what another group lacks
  *   2. what is still missing is so many whole slabs and a remainder; at the least, the remainder
  *      takes a short slab of just so many rows
  *   3. that least must fit: budget - committed + what could be given back
- *   4. what is left of the budget then makes the remainders' slabs whole, or as long as it can
+ *   4. what is left of the budget then makes the remainders' slabs whole, or as long as it can. With
+ *      several groups the last of it, a slab of each, is not for that: a group would take rows that
+ *      it may never need, and the others could not go on
  *
  * So a request fails only when no choice of slabs would serve it, and slabs are short only at the
  * edge of the budget.
@@ -18,9 +21,10 @@
 
 #include "base/bits.h"
 
-/* Step 1. Returns the rows that are missing; *spare_bytes grows by what could be given back. */
-static uint64_t rows_missing(const sheaf__group *group, uint64_t count, uint32_t *n_keep,
-                             uint64_t *spare_bytes)
+/* Step 1. Returns the rows that are missing; *spare_bytes grows by what could be given back, which
+ * without `keep` is every empty slab. */
+static uint64_t rows_missing(const sheaf__group *group, uint64_t count, bool keep,
+                             uint32_t *n_keep, uint64_t *spare_bytes)
 {
     uint32_t first = sheaf__group_first_empty(group), index = first;
     uint64_t in_empty = 0, n_empty = group->counts.slabs_empty;
@@ -32,7 +36,7 @@ static uint64_t rows_missing(const sheaf__group *group, uint64_t count, uint32_t
     index = first;
     for (uint64_t i = 0; i < n_empty; i++, index = group->slabs[index].next) {
         const sheaf__slab *slab = &group->slabs[index];
-        if (missing == 0) {
+        if (missing == 0 || !keep) {
             *spare_bytes += slab->bytes;
             continue;
         }
@@ -59,9 +63,21 @@ static bool plan_group(const sheaf_pool *pool, uint32_t g, uint64_t missing, she
     return true;
 }
 
+uint64_t sheaf__grow_edge_bytes(const sheaf_pool *pool)
+{
+    uint64_t bytes = 0;
+    if (pool->layout.n_groups == 1) return 0;
+    for (uint32_t g = 0; g < pool->layout.n_groups; g++)
+        if (!sheaf__add_u64(bytes, pool->layout.groups[g].slab_bytes, &bytes))
+            return UINT64_MAX;
+    return bytes;
+}
+
 /* Step 4. */
 static void lengthen_last_slabs(const sheaf_pool *pool, uint64_t left, sheaf__plan *plan)
 {
+    uint64_t edge = sheaf__grow_edge_bytes(pool);
+    left = left > edge ? left - edge : 0;
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
         const sheaf__group_layout *layout = &pool->layout.groups[g];
         if (plan->last_rows[g] == 0) continue;
@@ -83,17 +99,24 @@ static uint64_t committed_bytes(const sheaf_pool *pool)
     return bytes;
 }
 
-bool sheaf__plan_make(const sheaf_pool *pool, const uint32_t *counts, sheaf__plan *plan)
+static bool make_plan(const sheaf_pool *pool, const uint32_t *counts, bool keep,
+                      sheaf__plan *plan)
 {
     memset(plan, 0, sizeof *plan);
     uint64_t room = pool->usable_bytes - committed_bytes(pool);
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
-        uint64_t missing = rows_missing(&pool->groups[g], counts[g], &plan->n_keep[g], &room);
+        uint64_t missing =
+            rows_missing(&pool->groups[g], counts[g], keep, &plan->n_keep[g], &room);
         if (!plan_group(pool, g, missing, plan)) return false;
     }
     if (plan->commit_bytes > room) return false;
     lengthen_last_slabs(pool, room - plan->commit_bytes, plan);
     return true;
+}
+
+bool sheaf__plan_make(const sheaf_pool *pool, const uint32_t *counts, sheaf__plan *plan)
+{
+    return make_plan(pool, counts, true, plan) || make_plan(pool, counts, false, plan);
 }
 
 /* ---- doing it ------------------------------------------------------------------------------ */

@@ -18,6 +18,9 @@ typedef struct sheaf__plan {
 /* Plans for counts[g] free rows in each group g. False: the budget or a range has no room. */
 bool sheaf__plan_make(const sheaf_pool *pool, const uint32_t *counts, sheaf__plan *plan);
 
+/* The last bytes of a budget, in which slabs are no longer than what is asked for. */
+uint64_t sheaf__grow_edge_bytes(const sheaf_pool *pool);
+
 /* Plans, if need be after collecting what has retired, and commits. SHEAF_FULL: counted; empty slabs
  * of other groups that were taken back to make room stay given back. SHEAF_E_NO_MEMORY: no host
  * memory for the records. */

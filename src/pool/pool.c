@@ -110,13 +110,16 @@ static sheaf_status check_budget(sheaf_pool *pool, uint64_t budget, sheaf_error 
     return SHEAF_OK;
 }
 
-/* As many slabs as the budget can hold, and one for a short one. With several groups short slabs
- * may come where another group has shrunk, so the range has twice the room; it is only addresses. */
+/* As many slabs as the budget can hold, and one for a short one. With several groups short slabs come
+ * where another group has shrunk, so the range has twice the room; and at the budget's edge, down to
+ * one row each. It is only addresses. */
 static uint32_t slabs_in_range(const sheaf_pool *pool, uint32_t g)
 {
     const sheaf__group_layout *layout = &pool->layout.groups[g];
     uint64_t slabs = pool->usable_bytes / layout->slab_bytes + 1;
+    uint64_t edge = sheaf__min_u64(sheaf__grow_edge_bytes(pool), pool->usable_bytes);
     if (pool->layout.n_groups > 1) slabs *= 2;
+    slabs += edge / sheaf__layout_slab_bytes(&pool->layout, g, 1);
     return (uint32_t)sheaf__min_u64(slabs, SHEAF_ROW_NONE / layout->slab_blocks);
 }
 

@@ -47,24 +47,25 @@ static outlook look_at(const sheaf_pool *pool, const sheaf__group *group,
     return out;
 }
 
-/* Serves `missing` rows from empty slabs, those of now first; what is left of it is returned, and
- * *spare grows by the bytes of empty slabs that are not needed. */
-static uint64_t use_empty(const sheaf__group *group, uint64_t missing, uint64_t new_empty,
-                          uint64_t *spare)
+/* Serves `missing` rows from empty slabs, those of now first, and returns how many are left. *spare
+ * grows by the bytes of empty slabs that are not needed: without `keep`, of all. */
+static uint64_t use_empty(const sheaf__group *group, uint64_t missing, bool keep,
+                          const outlook *out, uint64_t *spare)
 {
     uint32_t index = sheaf__group_first_empty(group);
     uint64_t n_empty = group->counts.slabs_empty;
-    for (uint64_t i = 0; i < n_empty + new_empty; i++) {
+    for (uint64_t i = 0; i < n_empty + out->new_empty; i++) {
         uint64_t bytes = group->layout->slab_bytes, rows = group->layout->slab_blocks;
         if (i < n_empty) {
             bytes = group->slabs[index].bytes;
             rows = group->slabs[index].n_free;
             index = group->slabs[index].next;
         }
-        if (missing == 0)
-            *spare += bytes;
-        else
+        if (missing != 0 && keep) {
             missing -= sheaf__min_u64(missing, rows);
+            continue;
+        }
+        *spare += bytes;
     }
     return missing;
 }
@@ -83,21 +84,30 @@ static bool add_slabs(const sheaf_pool *pool, uint32_t g, uint64_t missing, uint
            sheaf__add_u64(*bytes, sheaf__layout_slab_bytes(&pool->layout, g, rest), bytes);
 }
 
-bool sheaf__room_after(const sheaf_pool *pool, const uint32_t *counts, sheaf__may_go_fn *may_go,
-                       const void *ctx)
+static bool fits_after(const sheaf_pool *pool, const uint32_t *counts, const outlook *outlooks,
+                       bool keep)
 {
     uint64_t room = pool->usable_bytes, needed = 0;
     for (uint32_t g = 0; g < pool->layout.n_groups; g++)
         room -= pool->groups[g].counts.bytes_reserved;
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
-        const sheaf__group *group = &pool->groups[g];
-        outlook out = look_at(pool, group, may_go, ctx);
-        uint64_t missing = counts[g] > out.partly ? counts[g] - out.partly : 0;
-        room += out.bytes_freed;
-        missing = use_empty(group, missing, out.new_empty, &room);
-        if (!add_slabs(pool, g, missing, out.n_returned, &needed)) return false;
+        const outlook *out = &outlooks[g];
+        uint64_t missing = counts[g] > out->partly ? counts[g] - out->partly : 0;
+        room += out->bytes_freed;
+        missing = use_empty(&pool->groups[g], missing, keep, out, &room);
+        if (!add_slabs(pool, g, missing, out->n_returned, &needed)) return false;
     }
     return needed <= room;
+}
+
+bool sheaf__room_after(const sheaf_pool *pool, const uint32_t *counts, sheaf__may_go_fn *may_go,
+                       const void *ctx)
+{
+    outlook outlooks[SHEAF_MAX_GROUPS];
+    for (uint32_t g = 0; g < pool->layout.n_groups; g++)
+        outlooks[g] = look_at(pool, &pool->groups[g], may_go, ctx);
+    return fits_after(pool, counts, outlooks, true) ||
+           fits_after(pool, counts, outlooks, false);
 }
 
 /* A group is served by its own free rows, by those that are released (as rows, or as the bytes of slabs

@@ -217,30 +217,57 @@ static void a_short_slab_never_stays_empty(void **state)
     close_watched(pool);
 }
 
+/* At the budget's edge a group gets what it asks for and no more: whichever asks next, each row of the
+ * budget serves somebody. */
 static void groups_share_what_is_left_in_short_slabs(void **state)
 {
     (void)state;
-    for (uint32_t pages = 3; pages <= 8; pages++) {
-        sheaf_layer layers[2];
-        sheaf_pool_options options = tiny_options(layers, 2, pages * PAGE);
-        memory = watch_memory(&watched);
-        options.slab_memory = &memory;
-        options.slab_blocks = 16; /* a slab of four pages, four blocks each */
-        sheaf_pool *pool = open_pool(&options);
-        uint32_t counts[2] = {5, 3}, all[2] = {0, 0}, more[2] = {0, 1};
-        sheaf_block blocks[8], rest[24];
-        assert_int_equal(sheaf_pool_can_acquire(pool, counts), SHEAF_OK);
-        assert_int_equal(sheaf_pool_acquire(pool, counts, SHEAF_OWNER_HOST, blocks), SHEAF_OK);
-        uint32_t first = pages - 1 < 4 ? pages - 1 : 4; /* what the second's three leave it */
-        assert_int_equal(stats_of(pool).bytes_reserved, pages * PAGE);
-        all[0] = first * 4 - 5;
-        all[1] = (pages - first) * 4 - 3;
-        assert_int_equal(sheaf_pool_acquire(pool, all, SHEAF_OWNER_HOST, rest), SHEAF_OK);
-        assert_int_equal(sheaf_pool_can_acquire(pool, more), SHEAF_FULL);
-        give(pool, 8, blocks);
-        give(pool, all[0] + all[1], rest);
-        close_watched(pool);
-    }
+    for (uint32_t pages = 3; pages <= 8; pages++)
+        for (uint32_t turn = 1; turn <= 4; turn++) { /* group 1 asks each so many-th time */
+            sheaf_layer layers[2];
+            sheaf_pool_options options = tiny_options(layers, 2, pages * PAGE);
+            memory = watch_memory(&watched);
+            options.slab_memory = &memory;
+            options.slab_blocks = 16; /* a slab of four pages, four blocks each */
+            sheaf_pool *pool = open_pool(&options);
+            uint32_t counts[2] = {5, 3}, n = 8, n_full = 0;
+            sheaf_block blocks[32];
+            assert_int_equal(sheaf_pool_can_acquire(pool, counts), SHEAF_OK);
+            assert_int_equal(sheaf_pool_acquire(pool, counts, SHEAF_OWNER_HOST, blocks),
+                             SHEAF_OK);
+            assert_int_equal(stats_of(pool).bytes_reserved, 3 * PAGE);
+            for (uint32_t i = 0; n_full < 8; i++) {
+                uint32_t one[2] = {i % turn != 0, i % turn == 0};
+                if (turn == 1) one[0] = n_full >= 4, one[1] = n_full < 4;
+                sheaf_status st = sheaf_pool_acquire(pool, one, SHEAF_OWNER_HOST, blocks + n);
+                n += st == SHEAF_OK;
+                n_full = st == SHEAF_OK ? 0 : n_full + 1;
+            }
+            assert_int_equal(n, pages * 4);
+            give(pool, n, blocks);
+            close_watched(pool);
+        }
+}
+
+/* What a request can have at once it can have when nothing is in use, whatever lies there empty. */
+static void a_whole_empty_slab_is_not_kept_for_one_row(void **state)
+{
+    (void)state;
+    sheaf_layer layers[2];
+    sheaf_pool_options options = tiny_options(layers, 2, 5 * PAGE);
+    memory = watch_memory(&watched);
+    options.slab_memory = &memory;
+    options.slab_blocks = 16;
+    sheaf_pool *pool = open_pool(&options);
+    sheaf_block blocks[20];
+    uint32_t counts[2] = {1, 16};
+    take(pool, 0, 16, blocks);
+    give(pool, 16, blocks);
+    assert_int_equal(stats_of(pool).slabs_empty, 1); /* four pages, the slack */
+    assert_int_equal(sheaf_pool_can_acquire(pool, counts), SHEAF_OK);
+    assert_int_equal(sheaf_pool_acquire(pool, counts, SHEAF_OWNER_HOST, blocks), SHEAF_OK);
+    give(pool, 17, blocks);
+    close_watched(pool);
 }
 
 static void presize_commits_in_one_step_what_acquire_needs(void **state)
@@ -478,6 +505,7 @@ int main(void)
         cmocka_unit_test(the_last_slab_under_a_budget_may_be_short),
         cmocka_unit_test(a_short_slab_never_stays_empty),
         cmocka_unit_test(groups_share_what_is_left_in_short_slabs),
+        cmocka_unit_test(a_whole_empty_slab_is_not_kept_for_one_row),
         cmocka_unit_test(presize_commits_in_one_step_what_acquire_needs),
         cmocka_unit_test(presize_that_does_not_fit_commits_nothing),
         cmocka_unit_test(the_fullest_slab_with_room_is_used_first),
