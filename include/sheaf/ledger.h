@@ -183,8 +183,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_map(const sheaf_prefix *cache, ui
 enum {
     SHEAF_EVENT_STORED = 0,  /* blocks can be found from now on */
     SHEAF_EVENT_REMOVED = 1, /* no longer */
-    SHEAF_EVENT_CLEARED =
-        2 /* everything of a namespace, or of all: keys[0] is it, n_keys 0 is all */
+    SHEAF_EVENT_CLEARED = 2  /* everything of the namespace keys[0]; n_keys 0: of all */
 };
 
 /* Called within the call that changes the cache; pointers are good during the callback. Events are
@@ -199,6 +198,7 @@ typedef struct sheaf_event {
     uint32_t n_keys;
     uint32_t cause; /* REMOVED: SHEAF_LEFT_... */
 } sheaf_event;
+#define SHEAF_EVENT_INIT SHEAF_STRUCT_INIT(sheaf_event)
 
 /* Verifies the numbered invariants at the top of src/cache/prefix.h. SHEAF_E_CORRUPT: `err` names
  * the first that is broken. O(blocks). */

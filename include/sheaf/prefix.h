@@ -132,7 +132,8 @@ enum { SHEAF_PUBLISH_TAIL = 1 };
  * SHEAF_E_FOREIGN: a block is in the cache for other tokens or in another namespace: nothing was.
  * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: nothing was.
  * O(tokens of the sequence) for comparing, plus the new blocks, and where it parts from an entry the
- * blocks that the entry has after that. O(tickets) more when others wait for what a claim has published. */
+ * blocks that the entry has after that. O(tickets) more when others wait for what a claim has
+ * published. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_publish(sheaf_prefix *cache,
                                                        const sheaf_prompt *prompt,
                                                        sheaf_sequence *seq, uint32_t flags,

@@ -14,7 +14,8 @@ static void tell(sheaf_prefix *cache, sheaf_event *event)
 void sheaf__event_stored(sheaf_prefix *cache, const sheaf__node *node, uint32_t first_block,
                          uint32_t n_blocks)
 {
-    sheaf_event event = {.struct_size = sizeof event, .kind = SHEAF_EVENT_STORED};
+    sheaf_event event = SHEAF_EVENT_INIT;
+    event.kind = SHEAF_EVENT_STORED;
     if (n_blocks == 0) return;
     SHEAF__ASSERT((first_block + n_blocks) * cache->block_tokens <= node->n_tokens);
     event.n_keys = n_blocks;
@@ -27,7 +28,8 @@ void sheaf__event_stored(sheaf_prefix *cache, const sheaf__node *node, uint32_t 
 void sheaf__event_removed(sheaf_prefix *cache, const sheaf__node *node, uint32_t first_block,
                           uint32_t n_blocks, uint32_t cause)
 {
-    sheaf_event event = {.struct_size = sizeof event, .kind = SHEAF_EVENT_REMOVED};
+    sheaf_event event = SHEAF_EVENT_INIT;
+    event.kind = SHEAF_EVENT_REMOVED;
     if (n_blocks == 0) return;
     SHEAF__ASSERT((first_block + n_blocks) * cache->block_tokens <= node->n_tokens);
     event.n_keys = n_blocks;
@@ -38,7 +40,8 @@ void sheaf__event_removed(sheaf_prefix *cache, const sheaf__node *node, uint32_t
 
 void sheaf__event_cleared(sheaf_prefix *cache, const sheaf_key *space)
 {
-    sheaf_event event = {.struct_size = sizeof event, .kind = SHEAF_EVENT_CLEARED};
+    sheaf_event event = SHEAF_EVENT_INIT;
+    event.kind = SHEAF_EVENT_CLEARED;
     event.keys = space;
     event.n_keys = space != NULL;
     tell(cache, &event);
