@@ -58,8 +58,9 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_save(sheaf_parked *const *parked, u
  * which.
  * SHEAF_E_FORMAT: not the format, truncated, contradictory, or more sequences than `capacity`.
  * SHEAF_E_DAMAGED: a checksum. SHEAF_E_FOREIGN: another layout or namespace, or a version not known
- * here. SHEAF_FULL: no room in the pool. SHEAF_E_IO, SHEAF_E_NO_MEMORY. After any of them the pool is as
- * before (bytes of the stream have been consumed). */
+ * here. SHEAF_FULL: no room in the pool, from which nothing is evicted: make room (sheaf_prefix_evict)
+ * and ask again. SHEAF_E_IO, SHEAF_E_NO_MEMORY. After any of them the pool's blocks are as before;
+ * slabs committed meanwhile may stay as its slack, and bytes of the stream have been consumed. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_wire_load(sheaf_pool *pool, const sheaf_key *space,
                                                   const sheaf_source *source,
                                                   sheaf_parked **parked, uint32_t capacity,

@@ -211,6 +211,15 @@ static sheaf_status check_target(const char *path, sheaf_error *err)
     return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown), why);
 }
 
+/* Whether a file can be loaded at all, before a model is read for it. */
+static sheaf_status check_loaded(const char *path, sheaf_error *err)
+{
+    char shown[SHEAF__BRIEF];
+    if (access(path, R_OK) == 0) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
+                            strerror(errno));
+}
+
 /* The saved tokens are the prompt where none is given. */
 static sheaf_status take_saved_ids(run_state *run, sheaf_error *err)
 {
@@ -351,6 +360,7 @@ static sheaf_status open_model(run_state *run, const sheaf__model_options *optio
                                sheaf_error *err)
 {
     const run_flags *f = run->flags;
+    if (f->load_kv != NULL) SHEAF__TRY(check_loaded(f->load_kv, err));
     if (f->save_kv != NULL) SHEAF__TRY(check_target(f->save_kv, err));
     if (f->save_kv != NULL || f->load_kv != NULL)
         SHEAF__TRY(sheaf__session_name(f->model.path, options, &run->id, err));

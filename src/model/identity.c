@@ -21,6 +21,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/json.h"
 #include "model/remember.h"
 #include "model/safetensors.h"
 #include "model/shards.h"
@@ -160,7 +161,9 @@ static sheaf_status digest(reading *r, sheaf_status (*add)(reading *r), sheaf__i
 
 static sheaf_status changed(const char *dir, sheaf_error *err)
 {
-    return sheaf__error_set(err, SHEAF_E_IO, "%s: its files changed while they were read", dir);
+    char shown[SHEAF__BRIEF];
+    return sheaf__error_set(err, SHEAF_E_IO, "%s: its files changed while they were read",
+                            sheaf__path_show(dir, shown));
 }
 
 static sheaf_status digest_files(reading *r, sheaf__identity *out)

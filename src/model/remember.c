@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "model/json.h"
 
 #define HEX_BYTES   (2 * SHEAF__SHA256_BYTES)
 #define HEADING     "sheaf model digest 1\nfiles "
@@ -65,8 +66,10 @@ static bool is_past(struct timespec then)
 sheaf_status sheaf__stamp_add(sheaf__stamp *stamp, const char *path, sheaf_error *err)
 {
     struct stat st;
+    char shown[SHEAF__BRIEF];
     if (stat(path, &st) != 0)
-        return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", path, strerror(errno));
+        return sheaf__error_set(err, SHEAF_E_IO, "%s: %s", sheaf__path_show(path, shown),
+                                strerror(errno));
     const int64_t place[] = {(int64_t)st.st_dev, (int64_t)st.st_ino};
     const int64_t state[] = {(int64_t)st.st_size, MTIME(st).tv_sec, MTIME(st).tv_nsec,
                              CTIME(st).tv_sec, CTIME(st).tv_nsec};

@@ -221,6 +221,9 @@ ln -s kept.kv "$work/link.kv"
 unsaved a_symbolic_link_is_not_replaced "$work/link.kv" "link.kv: not a regular file"
 unsaved standard_output_is_no_file - "--save-kv: '-': needs the name of a file"
 unsaved a_folder_that_is_not_there "$work/none/kept.kv" "No such file"
+tap_equal "a_missing_file_is_told_before_a_model_is_read" \
+    "sheaf run: $work/none.kv: No such file or directory" \
+    "$("$sheaf" run -m "$work/no-model" -p a --load-kv "$work/none.kv" 2>&1)"
 tap_equal "nor_is_standard_input" "sheaf run: --load-kv: '-': needs the name of a file (./- is one)" \
     "$("$sheaf" run -m $demo -p a --load-kv - 2>&1 <"$kept")"
 tap_equal "the_link_is_still_one" kept.kv "$(readlink "$work/link.kv")"
