@@ -1,10 +1,10 @@
 /* cache/siblings.c - the children of a node, in the order of their tokens.
  *
- *              [ijkx]                 A treap: in order from left to right, and no member heavier
- *             /      \                than the one above it. Weights are random numbers of a fixed
- *        [ijab]      [stuv]           seed, so that whoever chooses tokens does not choose the
- *             \                       shape, and the shape is the same in every process.
- *            [ijkm]
+ *              [ijkx]                 An AVL tree (Adelson-Velsky and Landis 1962): in order from left to
+ *             /      \                right, and the two sides of a member differ in height by one at
+ *        [ijab]      [stuv]           most. No order of coming and going makes it deep: who chooses
+ *             \                       tokens would know the random numbers of a treap, whose shape must
+ *            [ijkm]                   be the same in every process.
  */
 #include "cache/siblings.h"
 
@@ -30,15 +30,17 @@ static bool before(const sheaf__sibling *a, const sheaf__sibling *b)
     return common < n ? a->tokens[common] < b->tokens[common] : a->n < b->n;
 }
 
-/* xorshift32 (Marsaglia 2003) */
-static uint32_t next_weight(sheaf__siblings *siblings)
+/* ---- the shape --------------------------------------------------------------------------- */
+
+static uint32_t height_of(const sheaf__sibling *m)
 {
-    uint32_t x = siblings->random != 0 ? siblings->random : 0x9e3779b9u;
-    x ^= x << 13;
-    x ^= x >> 17;
-    x ^= x << 5;
-    siblings->random = x;
-    return x;
+    return m != NULL ? m->height : 0;
+}
+
+static void measure(sheaf__sibling *m)
+{
+    uint32_t left = height_of(m->left), right = height_of(m->right);
+    m->height = 1 + (left > right ? left : right);
 }
 
 /* The link that leads to a member. */
@@ -70,7 +72,30 @@ static void lift(sheaf__siblings *siblings, sheaf__sibling *m)
     if (*inner != NULL) (*inner)->up = up;
     *inner = up;
     up->up = m;
+    measure(up);
+    measure(m);
 }
+
+/* Measures a member and all above it, and lifts where one side is two higher than the other. */
+static void balance(sheaf__siblings *siblings, sheaf__sibling *at)
+{
+    for (; at != NULL; at = at->up) {
+        uint32_t left = height_of(at->left), right = height_of(at->right);
+        bool lefter = left > right + 1;
+        if (lefter || right > left + 1) {
+            at = lefter ? at->left : at->right;
+            sheaf__sibling *inner = lefter ? at->right : at->left;
+            if (height_of(inner) > height_of(lefter ? at->left : at->right)) {
+                lift(siblings, inner);
+                at = inner;
+            }
+            lift(siblings, at);
+        }
+        measure(at);
+    }
+}
+
+/* ---- coming and going -------------------------------------------------------------------- */
 
 void sheaf__siblings_insert(sheaf__siblings *siblings, sheaf__sibling *sibling)
 {
@@ -82,22 +107,32 @@ void sheaf__siblings_insert(sheaf__siblings *siblings, sheaf__sibling *sibling)
     *link = sibling;
     sibling->up = up;
     sibling->left = sibling->right = NULL;
-    sibling->weight = next_weight(siblings);
     siblings->count++;
-    while (sibling->up != NULL && sibling->up->weight < sibling->weight)
-        lift(siblings, sibling);
+    balance(siblings, sibling);
+}
+
+/* Puts what is below a member, on one side at most, in its place. */
+static void close_gap(sheaf__siblings *siblings, sheaf__sibling *m)
+{
+    sheaf__sibling *below = m->left != NULL ? m->left : m->right;
+    *link_to(siblings, m) = below;
+    if (below != NULL) below->up = m->up;
 }
 
 void sheaf__siblings_remove(sheaf__siblings *siblings, sheaf__sibling *sibling)
 {
-    while (sibling->left != NULL && sibling->right != NULL)
-        lift(siblings,
-             sibling->left->weight > sibling->right->weight ? sibling->left : sibling->right);
-    sheaf__sibling *below = sibling->left != NULL ? sibling->left : sibling->right;
-    *link_to(siblings, sibling) = below;
-    if (below != NULL) below->up = sibling->up;
-    sibling->up = sibling->left = sibling->right = NULL;
+    sheaf__sibling *from = sibling->up; /* the lowest below which something has changed */
+    if (sibling->left != NULL && sibling->right != NULL) {
+        sheaf__sibling *next = sheaf__siblings_next(sibling); /* has no left */
+        from = next->up != sibling ? next->up : next;
+        close_gap(siblings, next);
+        sheaf__siblings_replace(siblings, sibling, next);
+    } else {
+        close_gap(siblings, sibling);
+        sibling->up = sibling->left = sibling->right = NULL;
+    }
     siblings->count--;
+    balance(siblings, from);
 }
 
 void sheaf__siblings_replace(sheaf__siblings *siblings, sheaf__sibling *sibling,
@@ -107,11 +142,13 @@ void sheaf__siblings_replace(sheaf__siblings *siblings, sheaf__sibling *sibling,
     by->up = sibling->up;
     by->left = sibling->left;
     by->right = sibling->right;
-    by->weight = sibling->weight;
+    by->height = sibling->height;
     if (by->left != NULL) by->left->up = by;
     if (by->right != NULL) by->right->up = by;
     sibling->up = sibling->left = sibling->right = NULL;
 }
+
+/* ---- finding ----------------------------------------------------------------------------- */
 
 sheaf__sibling *sheaf__siblings_nearest(const sheaf__siblings *siblings, const int32_t *tokens,
                                         uint32_t n, uint32_t *common)

@@ -1,6 +1,6 @@
 /* cache/siblings.h - the children of a node, in the order of their tokens.
  *
- * Owns: a balanced search tree (a treap) whose links lie in its members; nothing is allocated. Does
+ * Owns: a balanced search tree (AVL) whose links lie in its members; nothing is allocated. Does
  * not own: the members, nor the tokens that they point to.
  *
  *     sheaf__siblings_insert(&parent->children, &child->sibling);
@@ -19,20 +19,19 @@ struct sheaf__sibling {
     sheaf__sibling *up, *left, *right;
     const int32_t *tokens; /* [n], compared; no member's are a prefix of another's */
     uint32_t n;
-    uint32_t weight; /* of the treap: no child is heavier than its parent */
+    uint32_t height; /* of what it is the root of */
 };
 
 /* All zeros: an empty one. */
 typedef struct sheaf__siblings {
     sheaf__sibling *root;
     uint32_t count;
-    uint32_t random; /* state of the weights */
 } sheaf__siblings;
 
 /* How many of the first n tokens of a and b are the same before the first that differs. */
 uint32_t sheaf__tokens_common(const int32_t *a, const int32_t *b, uint32_t n);
 
-/* Adds a member whose tokens and n are set. Expected O(log count) comparisons. */
+/* Adds a member whose tokens and n are set. O(log count) comparisons. */
 void sheaf__siblings_insert(sheaf__siblings *siblings, sheaf__sibling *sibling);
 
 /* Takes a member out. */

@@ -454,6 +454,8 @@ static void judge_all(const bool *gone)
                 fail_msg("a block left before what comes behind it");
     }
     bool too_many = now.evictions[SHEAF_LEFT_ENTRIES] != w.before.evictions[SHEAF_LEFT_ENTRIES];
+    /* An entry may expire after its last block has left. */
+    expired += now.evictions[SHEAF_LEFT_TTL] - w.before.evictions[SHEAF_LEFT_TTL];
     if (any && expired == 0 && w.cleared == 0 && w.released == 0) judge_order(gone, too_many);
 }
 

@@ -53,7 +53,7 @@ static void assert_nearest(const sheaf__siblings *s, const member *members, uint
     assert_int_equal(common_of(m, tokens, n), common);
 }
 
-/* In order, linked both ways, as many as counted, and the weights make a heap. */
+/* In order, linked both ways, as many as counted, and in balance. */
 static void assert_ordered(const sheaf__siblings *s, uint32_t count)
 {
     const sheaf__sibling *before = NULL;
@@ -62,7 +62,10 @@ static void assert_ordered(const sheaf__siblings *s, uint32_t count)
          before = at, at = sheaf__siblings_next(at), n++) {
         assert_true(at->up == NULL || at->up->left == at || at->up->right == at);
         assert_true(at->up != NULL || s->root == at);
-        assert_true(at->up == NULL || at->up->weight >= at->weight);
+        uint32_t left = at->left != NULL ? at->left->height : 0;
+        uint32_t right = at->right != NULL ? at->right->height : 0;
+        assert_int_equal(at->height, 1 + (left > right ? left : right));
+        assert_true(left <= right + 1 && right <= left + 1);
         if (before == NULL) continue;
         uint32_t both = before->n < at->n ? before->n : at->n;
         uint32_t common = sheaf__tokens_common(before->tokens, at->tokens, both);
@@ -131,7 +134,7 @@ static void a_member_is_replaced_by_one_that_begins_alike(void **state)
     assert_int_equal(common, 4);
 }
 
-static void ten_thousand_siblings_are_a_few_dozen_comparisons_deep(void **state)
+static void ten_thousand_siblings_are_nineteen_comparisons_deep(void **state)
 {
     (void)state;
     enum { MANY = 10000 };
@@ -146,7 +149,31 @@ static void ten_thousand_siblings_are_a_few_dozen_comparisons_deep(void **state)
     for (uint32_t i = 0; i < MANY; i++) {
         uint32_t depth = 0;
         for (const sheaf__sibling *at = &members[i].sibling; at != NULL; at = at->up) depth++;
-        assert_true(depth <= 48);
+        assert_true(depth <= 19);
+    }
+}
+
+/* A treap whose weights were the numbers of xorshift32 was a list after this. */
+static void no_order_of_coming_makes_them_deep(void **state)
+{
+    (void)state;
+    enum { MANY = 3000 };
+    static member members[MANY];
+    for (uint32_t order = 0; order < 4; order++) {
+        sheaf__siblings s = {0};
+        uint32_t x = 0x9e3779b9u;
+        for (int32_t i = 0; i < MANY; i++) {
+            x ^= x << 13, x ^= x >> 17, x ^= x << 5;
+            int32_t first[] = {(int32_t)(x >> 1), i, -i, i % 2 ? i : -i};
+            int32_t tokens[2] = {first[order], i};
+            set(&members[i], tokens, 2);
+            sheaf__siblings_insert(&s, &members[i].sibling);
+        }
+        assert_ordered(&s, MANY);
+        assert_true(s.root->height <= 17);            /* 1.44 log2(3000) */
+        for (int32_t i = 0; i < MANY; i += 1 + i % 2) /* two of three go */
+            sheaf__siblings_remove(&s, &members[i].sibling);
+        assert_ordered(&s, s.count);
     }
 }
 
@@ -168,7 +195,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_members_are_found_like_by_a_linear_search),
         cmocka_unit_test(a_member_is_replaced_by_one_that_begins_alike),
-        cmocka_unit_test(ten_thousand_siblings_are_a_few_dozen_comparisons_deep),
+        cmocka_unit_test(ten_thousand_siblings_are_nineteen_comparisons_deep),
+        cmocka_unit_test(no_order_of_coming_makes_them_deep),
         cmocka_unit_test(common_tokens_are_counted_at_every_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
