@@ -248,8 +248,8 @@ sheaf_status sheaf__walk_copy_tail(sheaf_prefix *cache, const sheaf__walk *walk,
     return SHEAF_OK;
 }
 
-/* Copies the tail, with room made for it if there is none. When there is none to be made, or the
- * source cannot be kept, the sequence goes without. SHEAF_E_NO_MEMORY. */
+/* Copies the tail, with room made for it if there is none. When there is none to be made without
+ * revoking a pin, or the source cannot be kept, the sequence goes without. SHEAF_E_NO_MEMORY. */
 static sheaf_status add_tail(sheaf_prefix *cache, const sheaf__walk *walk,
                              const int32_t *tokens, sheaf_sequence *seq)
 {
@@ -257,7 +257,8 @@ static sheaf_status add_tail(sheaf_prefix *cache, const sheaf__walk *walk,
     for (uint32_t g = 0; g < cache->n_groups; g++) counts[g] = 1;
     if (sheaf__walk_keep(cache, walk) != SHEAF_OK) return SHEAF_OK;
     sheaf_status st = sheaf__walk_copy_tail(cache, walk, tokens, seq);
-    if (st == SHEAF_FULL && sheaf__ledger_make_room(cache, counts))
+    if (st == SHEAF_FULL && sheaf__ledger_can_make_room(cache, false, counts) &&
+        sheaf__ledger_make_room(cache, counts))
         st = sheaf__walk_copy_tail(cache, walk, tokens, seq);
     sheaf__walk_unkeep(cache, walk);
     return st == SHEAF_FULL ? SHEAF_OK : st;
