@@ -39,7 +39,9 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_set_limits(sheaf_prefix *cache,
                                                           const sheaf_prefix_options *limits);
 
 /* Evicts entries, as the order has them, until `bytes` of blocks have become free or nothing more
- * may go. *freed (may be null): what has. Amortised O(1) an entry and block. */
+ * may go. *freed (may be null): what has. Amortised O(1) an entry and block; more where an entry becomes
+ * one with what was above its branch (O(its blocks)), and for entries that sequences hold to their end,
+ * which are passed over once a call. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_evict(sheaf_prefix *cache, uint64_t bytes,
                                                      uint64_t *freed);
 
@@ -54,7 +56,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_reset(sheaf_prefix *cache,
                                                      uint32_t *n_entries);
 
 /* Lets go of the entries that this session published last, up to what others use. SHEAF_E_INVALID:
- * session 0. O(nodes). */
+ * session 0. O(nodes), and their
+ * logarithm where priorities fall. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_release_session(sheaf_prefix *cache,
                                                                uint64_t session,
                                                                uint32_t *n_entries);
