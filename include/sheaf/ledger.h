@@ -56,8 +56,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_reset(sheaf_prefix *cache,
                                                      uint32_t *n_entries);
 
 /* Lets go of the entries that this session published last, up to what others use. SHEAF_E_INVALID:
- * session 0. O(nodes), and their
- * logarithm where priorities fall. */
+ * session 0. O(nodes), times their logarithm where priorities fall. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_prefix_release_session(sheaf_prefix *cache,
                                                                uint64_t session,
                                                                uint32_t *n_entries);
