@@ -138,9 +138,11 @@ typedef struct sheaf_prefix_stats {
     uint64_t inserts;       /* publications that added something */
     uint64_t inserted_blocks;
     uint64_t inserted_tokens;
-    uint64_t duplicate_blocks;                 /* published, and there already */
+    uint64_t duplicate_blocks; /* published, and there already */
+    uint64_t replaced_blocks;  /* partial ones whose place what continues them has taken */
     uint64_t evictions[SHEAF_LEFT_KINDS];      /* entries, by cause */
-    uint64_t evicted_blocks[SHEAF_LEFT_KINDS]; /* blocks let go, window blocks too */
+    uint64_t evicted_blocks[SHEAF_LEFT_KINDS]; /* blocks let go, window blocks too: with
+                                                  those replaced, all inserted but not held */
     uint64_t window_blocks_dropped;            /* before their entry */
     uint64_t refusals[SHEAF_REFUSED_KINDS];
     uint64_t pins_revoked;

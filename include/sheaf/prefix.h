@@ -164,7 +164,7 @@ typedef struct sheaf_shortage {
 
 /* Reserves a whole step or nothing: matches and holds, then evicts what is needed, revoking
  * revocable pins last, then extends every sequence. After it no acquisition of the step can fail.
- * Where that makes the room, the copied parts of matches are left out.
+ * Where there is no room else, the copied parts of matches are left out before a pin is revoked.
  * SHEAF_FULL: no eviction would help, and none was made; *shortage (may be null) is written. The
  * steps are as they were; a sequence may have got a copy of a shared partial block.
  * SHEAF_E_BUSY: a sequence has a reservation, or two steps name one. SHEAF_E_INVALID,

@@ -38,7 +38,7 @@
  *     in the order of last use; a parent's level is at least its children's, and in one list it comes
  *     after them.
  *  6. Entries are the nodes without children that are no roots; counts of entries, nodes, tokens, blocks
- *     and bytes, by group, are what the tree says.
+ *     and bytes, by group, are what the tree says; what was inserted has left, was replaced or is held.
  *  7. n_pins of a node is the number of pins that name it; pinned_below counts the pins on it and on its
  *     descendants, firm_below those of them that cannot be revoked; pinned bytes are those of the
  *     blocks of nodes where pinned_below is not 0, and at most the capacity.

@@ -191,7 +191,10 @@ static sheaf_status check_sums(const sheaf_prefix *cache, const sums *sum, sheaf
         return broken(err, 6, "counts are not the tree's; nodes", sum->nodes);
     if (sum->whole_blocks != sheaf__index_count(cache))
         return broken(err, 4, "the index has more than the tree's", sum->whole_blocks);
+    uint64_t held = stats->inserted_blocks - stats->replaced_blocks;
+    for (uint32_t i = 0; i < SHEAF_LEFT_KINDS; i++) held -= stats->evicted_blocks[i];
     for (uint32_t g = 0; g < cache->n_groups; g++) {
+        held -= sum->held[g];
         if (sum->held[g] != cache->held_blocks[g])
             return broken(err, 6, "blocks are not the tree's in group", g);
         if (sum->pinned[g] != cache->pinned_blocks[g])
@@ -203,6 +206,8 @@ static sheaf_status check_sums(const sheaf_prefix *cache, const sums *sum, sheaf
     uint64_t alone = sheaf__pool_tree_only_bytes(cache->pool);
     if (alone > cache->limits.capacity_bytes)
         return broken(err, 8, "the capacity is passed; bytes", alone);
+    if (held != 0)
+        return broken(err, 6, "blocks that came and went are not those held; off by", held);
     return SHEAF_OK;
 }
 

@@ -277,8 +277,11 @@ static void announce(sheaf_prefix *cache, sheaf__node *node, uint32_t at)
 static void grow_leaf(plan *p)
 {
     uint32_t at = grows_at(p);
-    for (uint32_t g = 0; p->replaces && g < p->cache->n_groups; g++)
+    for (uint32_t g = 0; p->replaces && g < p->cache->n_groups; g++) {
+        bool there = sheaf__node_block(p->grows, g, at).row != SHEAF_ROW_NONE;
+        p->cache->stats.replaced_blocks += there;
         sheaf__tree_let_go(p->cache, p->grows, g, at);
+    }
     fill(p, p->grows, at, p->first, p->n_grown);
     announce(p->cache, p->grows, at);
 }

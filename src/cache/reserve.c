@@ -173,11 +173,11 @@ static void need_of(const door *d, uint32_t *counts)
         counts[g] = (uint32_t)sheaf__min_u64(d->need[g], UINT32_MAX);
 }
 
-static bool can_have_room(const door *d)
+static bool can_have_room(const door *d, bool revoke)
 {
     uint32_t counts[SHEAF_MAX_GROUPS];
     need_of(d, counts);
-    return sheaf__ledger_can_make_room(d->cache, true, counts);
+    return sheaf__ledger_can_make_room(d->cache, revoke, counts);
 }
 
 /* Gives up the tails, whose sources may then go too, and counts again. */
@@ -195,12 +195,13 @@ static sheaf_status leave_tails(door *d)
     return SHEAF_OK;
 }
 
-/* Whether there is room or can be made, with the tails or else without them. SHEAF_FULL. */
+/* Whether there is room or can be made: with the tails, else without them, and by revoking pins last.
+ * SHEAF_FULL. */
 static sheaf_status find_room(door *d)
 {
-    if (can_have_room(d)) return SHEAF_OK;
+    if (can_have_room(d, false)) return SHEAF_OK;
     SHEAF__TRY(leave_tails(d));
-    return can_have_room(d) ? SHEAF_OK : SHEAF_FULL;
+    return can_have_room(d, true) ? SHEAF_OK : SHEAF_FULL;
 }
 
 /* The most blocks of one group that the pool could hand out now. */

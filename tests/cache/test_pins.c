@@ -373,6 +373,28 @@ static void no_pin_is_revoked_for_a_copy(void **state)
     rig_close(&r);
 }
 
+static void a_step_gives_up_a_copy_before_a_pin(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 6, NULL);
+    keep_text(&r, "aaaa bbbb");
+    keep_text(&r, "cccc dddd");
+    uint64_t pin = must_pin(&r, "cccc dddd", 1, SHEAF_PIN_REVOCABLE, 8);
+    asked t, u;
+    sheaf_sequence *running = run_prompt(&r, ask(&r, &t, "nnnn oooo"));
+    sheaf_step step = SHEAF_STEP_INIT;
+    step.prompt = ask(&r, &u, "aaaa bbxx"), step.n = 8;
+    assert_int_equal(sheaf_prefix_reserve(r.cache, &step, 1, NULL), SHEAF_OK);
+    assert_int_equal(step.match.shared, 4);
+    assert_int_equal(step.match.copied, 0);
+    assert_int_equal(step.reserved, 4);
+    assert_int_equal(sheaf_prefix_pinned(r.cache, pin), SHEAF_OK);
+    sheaf_sequence_destroy(step.sequence);
+    sheaf_sequence_destroy(running);
+    rig_close(&r);
+}
+
 static void a_reset_revokes_what_can_be_revoked_in_its_namespace(void **state)
 {
     (void)state;
@@ -444,6 +466,7 @@ int main(void)
         cmocka_unit_test(an_owner_gives_up_all_its_own),
         cmocka_unit_test(pins_are_revoked_oldest_first_and_only_as_needed),
         cmocka_unit_test(no_pin_is_revoked_for_a_copy),
+        cmocka_unit_test(a_step_gives_up_a_copy_before_a_pin),
         cmocka_unit_test(a_reset_revokes_what_can_be_revoked_in_its_namespace),
         cmocka_unit_test(impossible_arguments_are_refused),
     };
