@@ -15,6 +15,7 @@
 
 #include "base/fmath.h"
 #include "base/fpenv.h"
+#include "base/status.h"
 
 #define PHILOX_M0     0xD2511F53u
 #define PHILOX_M1     0xCD9E8D57u
@@ -90,6 +91,18 @@ void sheaf__sampler_destroy(sheaf__sampler *s)
     sheaf__memory_free(s->memory, s->weight, s->vocab, sizeof *s->weight);
     sheaf__memory_free(s->memory, s->heap, s->vocab, sizeof *s->heap);
     sheaf__memory_free(s->memory, s, 1, sizeof *s);
+}
+
+sheaf_status sheaf__sampler_check(const sheaf__sampler_options *options)
+{
+    return options_valid(options) ? SHEAF_OK : SHEAF_E_INVALID;
+}
+
+sheaf_status sheaf__sampler_set(sheaf__sampler *s, const sheaf__sampler_options *options)
+{
+    SHEAF__TRY(sheaf__sampler_check(options));
+    s->options = *options;
+    return SHEAF_OK;
 }
 
 /* ---- ranking ----------------------------------------------------------------------------- */

@@ -26,6 +26,13 @@ sheaf_status sheaf__sampler_create(const sheaf__sampler_options *options, uint32
                                    sheaf__memory *memory, sheaf__sampler **out);
 void sheaf__sampler_destroy(sheaf__sampler *s);
 
+/* SHEAF_E_INVALID: a value outside its range. Any thread. */
+sheaf_status sheaf__sampler_check(const sheaf__sampler_options *options);
+
+/* Picks by other options from now on: one sampler serves any number of answers in turn.
+ * SHEAF_E_INVALID: as above, and nothing has changed. */
+sheaf_status sheaf__sampler_set(sheaf__sampler *s, const sheaf__sampler_options *options);
+
 /* The token after position `position` (that of the last token in the sequence). logits:
  * [vocab], finite. Order: top-k, temperature, top-p, min-p, draw. Allocates nothing. Candidates
  * are ranked by logit, equal ones by id; each filter keeps a run from the top of that ranking,
