@@ -86,7 +86,8 @@ enum {
     SHEAF__FINISH_NONE = 0,
     SHEAF__FINISH_STOP = 1,
     SHEAF__FINISH_LENGTH = 2,
-    SHEAF__FINISH_CANCELLED = 3
+    SHEAF__FINISH_CANCELLED = 3,
+    SHEAF__FINISH_ERROR = 4 /* of an engine's request (engine/request.h) alone */
 };
 
 /* One answer of a batch. The caller sets the first five, and zeroes the rest before the first

@@ -1,0 +1,181 @@
+/* engine/batch.c - a step is run: one forward pass, then each share is committed, published and
+ * sampled.
+ *
+ * Tokens are picked as soon as their logits are there, and run in the next step. So no logits are
+ * kept between steps, and a choice that is preempted is its tokens and nothing else: what is
+ * drawn depends on the seed, the choice and the position alone.
+ */
+#include "base/status.h"
+#include "engine/scheduler.h"
+
+/* ---- logits ------------------------------------------------------------------------------ */
+
+sheaf_status sheaf__engine_grow_logits(sheaf__engine *engine, uint64_t rows)
+{
+    if (rows <= engine->logits_rows) return SHEAF_OK;
+    sheaf__memory *memory = &engine->model->memory;
+    uint64_t row_bytes = engine->model->config.vocab * sizeof(float);
+    float *grown = sheaf__memory_alloc(memory, rows, row_bytes);
+    if (grown == NULL) return SHEAF_E_NO_MEMORY;
+    sheaf__memory_free(memory, engine->logits, engine->logits_rows, row_bytes);
+    engine->logits = grown;
+    engine->logits_rows = rows;
+    return SHEAF_OK;
+}
+
+/* ---- publishing -------------------------------------------------------------------------- */
+
+void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_t flags)
+{
+    uint32_t block = sheaf_pool_block_tokens(engine->model->pool);
+    uint32_t length = sheaf__kv_length(&choice->kv);
+    if (engine->options.no_prompt_cache) return;
+    if (flags == 0 && length / block == choice->published / block) return;
+    sheaf_prompt prompt = sheaf__choice_prompt(choice);
+    if (flags == SHEAF_PUBLISH_TAIL) prompt.n_tokens = length; /* nothing comes after it */
+    sheaf_status st =
+        sheaf_prefix_publish(engine->prefix, &prompt, choice->kv.sequence, flags, NULL);
+    SHEAF__ASSERT(st != SHEAF_E_FOREIGN && st != SHEAF_E_INVALID);
+    (void)st; /* the prefix cache counts what it refuses */
+    choice->published = length;
+}
+
+/* ---- sampling ---------------------------------------------------------------------------- */
+
+/* The choice's next token, by the logits of its last one. */
+static void answer(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
+{
+    const sheaf__request *request = choice->request;
+    sheaf__sampler_options o = request->sampler;
+    o.choice = choice->index;
+    sheaf_status st = sheaf__sampler_set(engine->sampler, &o);
+    SHEAF__ASSERT(st == SHEAF_OK); /* checked when it was submitted */
+    int32_t token = sheaf__sampler_pick(engine->sampler, logits, choice->n_ids - 1);
+    if (sheaf__config_is_eos(&engine->model->config, token)) {
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_STOP, SHEAF_OK);
+        return;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    st = sheaf__choice_push(choice, token, &engine->memory);
+    pthread_mutex_unlock(&engine->mutex);
+    if (st != SHEAF_OK) {
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, st);
+        return;
+    }
+    engine->stats.tokens_told++;
+    sheaf__engine_tell(engine, choice,
+                       (sheaf__engine_event){.kind = SHEAF__EVENT_TOKEN,
+                                             .token = token,
+                                             .position = choice->n_ids - 1});
+    if (choice->n_ids - request->n_prompt == request->max_tokens)
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_LENGTH, SHEAF_OK);
+}
+
+/* At the end of the prompt: the other choices share its blocks from here on. One that cannot have a
+ * sequence now enters later, as after a preemption. */
+static void fork_choices(sheaf__engine *engine, sheaf__choice *first)
+{
+    sheaf__request *request = first->request;
+    for (uint32_t i = 1; i < request->n_choices; i++) {
+        sheaf__choice *choice = &request->choices[i];
+        sheaf_status st = sheaf__kv_fork(&first->kv, &choice->kv);
+        choice->state = st == SHEAF_OK ? SHEAF__CHOICE_RUNNING : SHEAF__CHOICE_WAITING;
+        choice->published = first->published;
+        choice->served = ++engine->turn;
+    }
+}
+
+static void answer_all(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
+{
+    sheaf__request *request = choice->request;
+    if (choice->index != 0 || choice->n_ids != request->n_prompt) {
+        answer(engine, choice, logits);
+        return;
+    }
+    fork_choices(engine, choice);
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        answer(engine, &request->choices[i], logits);
+}
+
+/* ---- running ----------------------------------------------------------------------------- */
+
+/* The share as an item: of a prompt that was found whole the last token again. */
+static sheaf__forward_item item_of(sheaf__share *share)
+{
+    sheaf__choice *choice = share->choice;
+    uint32_t length = sheaf__kv_length(&choice->kv);
+    bool cached = share->n == 0, ends = length + share->n == choice->n_ids;
+    return (sheaf__forward_item){.kv = &choice->kv,
+                                 .tokens = choice->ids + length - cached,
+                                 .n_tokens = share->n + cached,
+                                 .n_logits = ends,
+                                 .n_cached = cached};
+}
+
+static void fail_share(sheaf__engine *engine, sheaf__choice *choice, sheaf_status why)
+{
+    sheaf_status st = sheaf__kv_commit(&choice->kv, 0, NULL);
+    SHEAF__ASSERT(st == SHEAF_OK);
+    (void)st;
+    sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, why);
+}
+
+/* Makes what was run part of the sequence. logits: [vocab] of its last token, where it was run. */
+static void settle(sheaf__engine *engine, const sheaf__forward_item *item,
+                   sheaf__choice *choice, const float *logits)
+{
+    uint32_t n = item->n_tokens - item->n_cached;
+    sheaf_status st = sheaf__kv_commit(&choice->kv, n, item->tokens + item->n_cached);
+    if (st != SHEAF_OK) {
+        fail_share(engine, choice, st);
+        return;
+    }
+    choice->served = ++engine->turn;
+    choice->request->n_computed += n;
+    engine->stats.tokens_computed += n;
+    engine->stats.rows += item->n_tokens;
+    sheaf__engine_publish(engine, choice, 0);
+    st = sheaf__kv_slide(&choice->kv, 0);
+    SHEAF__ASSERT(st == SHEAF_OK); /* nothing is reserved */
+    if (item->n_logits == 0) return;
+    sheaf__engine_drop_ticket(engine, choice); /* all that was claimed is there */
+    answer_all(engine, choice, logits);
+}
+
+/* After a batch has failed: each share by itself, so that only those end that cannot be run. */
+static void run_apart(sheaf__engine *engine)
+{
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        sheaf__choice *choice = engine->shares[i].choice;
+        sheaf__forward_item item = item_of(&engine->shares[i]);
+        sheaf_status st = sheaf__forward_run(engine->model->forward, &item, 1, engine->logits);
+        if (st == SHEAF_OK)
+            settle(engine, &item, choice, engine->logits);
+        else
+            fail_share(engine, choice, st);
+    }
+}
+
+void sheaf__engine_run_batch(sheaf__engine *engine)
+{
+    const uint64_t vocab = engine->model->config.vocab;
+    uint32_t n_logits = 0;
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        engine->items[i] = item_of(&engine->shares[i]);
+        n_logits += engine->items[i].n_logits;
+    }
+    sheaf_status st = sheaf__engine_grow_logits(engine, n_logits);
+    if (st == SHEAF_OK)
+        st = sheaf__forward_run(engine->model->forward, engine->items, engine->n_shares,
+                                engine->logits);
+    if (st != SHEAF_OK) {
+        run_apart(engine);
+        return;
+    }
+    const float *at = engine->logits;
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        const sheaf__forward_item *item = &engine->items[i];
+        settle(engine, item, engine->shares[i].choice, at);
+        at += item->n_logits * vocab;
+    }
+}

@@ -1,0 +1,469 @@
+/* engine/engine.c - many requests on one model: the queue, events, life. */
+#include "engine/engine.h"
+
+#include "base/status.h"
+#include "engine/scheduler.h"
+#include "sheaf/ledger.h"
+
+#define DEFAULT_PARALLEL     8
+#define DEFAULT_MAX_QUEUE    256
+#define DEFAULT_BATCH_TOKENS 512
+#define MAX_CHOICES          128
+
+_Static_assert(sizeof(sheaf__engine_stats) % sizeof(uint64_t) == 0,
+               "the snapshot is whole words");
+
+/* ---- what there is room for -------------------------------------------------------------- */
+
+/* Blocks that n positions need at least, when they are run one by one: of a window what it sees,
+ * wherever in a block it begins. */
+static bool fits(const sheaf_pool *pool, uint32_t n)
+{
+    uint32_t counts[SHEAF_MAX_GROUPS] = {0}, block = sheaf_pool_block_tokens(pool);
+    for (uint32_t g = 0; g < sheaf_pool_groups(pool); g++) {
+        sheaf_group_info info = SHEAF_GROUP_INFO_INIT;
+        if (sheaf_pool_group_info(pool, g, &info) != SHEAF_OK) return false;
+        uint64_t all = ((uint64_t)n + block - 1) / block;
+        uint64_t seen = ((uint64_t)info.window + block - 1) / block;
+        counts[g] = (uint32_t)(info.window != 0 && seen < all ? seen : all);
+    }
+    return sheaf_pool_can_acquire(pool, counts) == SHEAF_OK;
+}
+
+/* The longest prompt that an empty pool has room for, at most `limit`. */
+static uint32_t longest_prompt(const sheaf_pool *pool, uint32_t limit)
+{
+    uint32_t low = 0, high = limit;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (fits(pool, middle))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* ---- life -------------------------------------------------------------------------------- */
+
+static sheaf_status settle_options(sheaf__engine *engine, sheaf_error *err)
+{
+    sheaf__engine_options *o = &engine->options;
+    uint32_t chunk = engine->model->options.prefill_chunk;
+    if (engine->model->pool == NULL)
+        return sheaf__error_set(err, SHEAF_E_UNSUPPORTED,
+                                "requests are scheduled on the paged backend alone");
+    if (o->on_event == NULL)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "nobody to tell of events");
+    if (o->parallel == 0) o->parallel = DEFAULT_PARALLEL;
+    if (o->max_queue == 0) o->max_queue = DEFAULT_MAX_QUEUE;
+    if (o->batch_tokens == 0)
+        o->batch_tokens =
+            o->prefill_chunk > DEFAULT_BATCH_TOKENS ? o->prefill_chunk : DEFAULT_BATCH_TOKENS;
+    if (o->prefill_chunk == 0)
+        o->prefill_chunk = chunk < o->batch_tokens ? chunk : o->batch_tokens;
+    if (o->batch_tokens < 2)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a batch has at least 2 tokens, not %u",
+                                o->batch_tokens);
+    if (o->prefill_chunk > o->batch_tokens)
+        return sheaf__error_set(err, SHEAF_E_INVALID,
+                                "chunks of %u tokens are more than a batch of %u",
+                                o->prefill_chunk, o->batch_tokens);
+    return SHEAF_OK;
+}
+
+static sheaf_status open_parts(sheaf__engine *engine, sheaf_error *err)
+{
+    sheaf__model *model = engine->model;
+    SHEAF__TRY(settle_options(engine, err));
+    const sheaf_prefix_options defaults = SHEAF_PREFIX_OPTIONS_INIT;
+    const sheaf_prefix_options *o = engine->options.prefix;
+    engine->max_prompt = longest_prompt(model->pool, model->options.ctx_size);
+    for (uint32_t i = 0; i < model->config.n_layers; i++)
+        engine->windows |= model->config.window[i] != 0;
+    SHEAF__TRY(sheaf_prefix_open(model->pool, o != NULL ? o : &defaults, &engine->prefix, err));
+    const sheaf__sampler_options greedy = {0};
+    sheaf_status st =
+        sheaf__sampler_create(&greedy, model->config.vocab, &model->memory, &engine->sampler);
+    if (st == SHEAF_OK) st = sheaf__engine_grow_logits(engine, 1);
+    if (st == SHEAF_OK) return st;
+    return sheaf__error_set(err, st, "the engine cannot be set up: %s", sheaf_status_text(st));
+}
+
+sheaf_status sheaf__engine_create(sheaf__model *model, const sheaf__engine_options *options,
+                                  sheaf__engine **out, sheaf_error *err)
+{
+    sheaf__engine *engine = sheaf__memory_alloc(&model->memory, 1, sizeof *engine);
+    if (engine == NULL)
+        return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for an engine");
+    engine->model = model;
+    engine->options = *options;
+    engine->next_id = 1;
+    sheaf__memory_init(&engine->memory, model->options.allocator);
+    sheaf__list_init(&engine->inbox);
+    sheaf__list_init(&engine->live);
+    pthread_mutex_init(&engine->mutex, NULL);
+    pthread_cond_init(&engine->wake, NULL);
+    sheaf_status st = open_parts(engine, err);
+    if (st != SHEAF_OK) {
+        sheaf__engine_destroy(engine);
+        return st;
+    }
+    engine->options.prefix = NULL; /* the caller's, read by now */
+    *out = engine;
+    return SHEAF_OK;
+}
+
+void sheaf__engine_destroy(sheaf__engine *engine)
+{
+    if (engine == NULL) return;
+    sheaf__memory *memory = &engine->model->memory;
+    sheaf__engine_stop(engine);
+    while (sheaf__engine_step(engine)) continue;
+    sheaf_prefix_close(engine->prefix);
+    sheaf__sampler_destroy(engine->sampler);
+    uint64_t n = engine->shares_capacity;
+    sheaf__memory_free(memory, engine->shares, n, sizeof *engine->shares);
+    sheaf__memory_free(memory, engine->steps, n, sizeof *engine->steps);
+    sheaf__memory_free(memory, engine->prompts, n, sizeof *engine->prompts);
+    sheaf__memory_free(memory, engine->items, n, sizeof *engine->items);
+    sheaf__memory_free(memory, engine->logits, engine->logits_rows,
+                       engine->model->config.vocab * sizeof *engine->logits);
+    pthread_cond_destroy(&engine->wake);
+    pthread_mutex_destroy(&engine->mutex);
+    sheaf__memory_free(memory, engine, 1, sizeof *engine);
+}
+
+sheaf_prefix *sheaf__engine_prefix(sheaf__engine *engine)
+{
+    return engine->prefix;
+}
+
+/* ---- submitting, from any thread --------------------------------------------------------- */
+
+static sheaf_status check_ask(const sheaf__engine *engine, const sheaf__ask *ask,
+                              sheaf_error *err)
+{
+    const sheaf__model *model = engine->model;
+    uint32_t n = ask->n_tokens;
+    if (n == 0 || ask->tokens == NULL)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a prompt of no tokens");
+    if (n > model->options.ctx_size)
+        return sheaf__error_set(err, SHEAF_E_CONTEXT,
+                                "a prompt of %u tokens is beyond the context of %u", n,
+                                model->options.ctx_size);
+    if (n > engine->max_prompt)
+        return sheaf__error_set(
+            err, SHEAF_E_CONTEXT,
+            "a prompt of %u tokens is more than the KV cache has room for: %u", n,
+            engine->max_prompt);
+    for (uint32_t i = 0; i < n; i++)
+        if (ask->tokens[i] < 0 || (uint32_t)ask->tokens[i] >= model->config.vocab)
+            return sheaf__error_set(err, SHEAF_E_INVALID,
+                                    "token %d (number %u) is outside the vocabulary of %u",
+                                    ask->tokens[i], i, model->config.vocab);
+    if (ask->n_choices > MAX_CHOICES)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "%u choices are more than %u",
+                                ask->n_choices, MAX_CHOICES);
+    if (ask->priority < SHEAF_PRIORITY_MIN || ask->priority > SHEAF_PRIORITY_MAX)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "priority %d is not in %d to %d",
+                                ask->priority, SHEAF_PRIORITY_MIN, SHEAF_PRIORITY_MAX);
+    if (sheaf__sampler_check(&ask->sampler) != SHEAF_OK)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a sampling value is out of range");
+    return SHEAF_OK;
+}
+
+static sheaf_status find_space(const sheaf__engine *engine, const sheaf__ask *ask,
+                               sheaf_key *out, sheaf_error *err)
+{
+    const sheaf__engine_options *o = &engine->options;
+    const sheaf_pool *pool = engine->model->pool;
+    const sheaf_field field = {"salt", ask->salt, ask->salt_bytes};
+    sheaf_status st = o->space != NULL
+                          ? o->space(o->space_ctx, pool, ask->salt, ask->salt_bytes, out)
+                          : sheaf_space_make(pool, &field, ask->salt != NULL ? 1 : 0, out);
+    if (st == SHEAF_OK) return st;
+    return sheaf__error_set(err, st, "the prompt's namespace cannot be named: %s",
+                            sheaf_status_text(st));
+}
+
+/* With the lock held. */
+static sheaf_status enqueue(sheaf__engine *engine, const sheaf__ask *ask,
+                            const sheaf_key *space, uint64_t *id, sheaf_error *err)
+{
+    sheaf__request *request;
+    if (engine->closing)
+        return sheaf__error_set(err, SHEAF_E_CANCELLED, "no more requests are taken");
+    if (engine->n_queued >= engine->options.max_queue)
+        return sheaf__error_set(err, SHEAF_FULL, "%u requests wait, which is the most",
+                                engine->n_queued);
+    sheaf_status st = sheaf__request_create(ask, space, &engine->memory, &request);
+    if (st != SHEAF_OK) return sheaf__error_set(err, st, "no memory for a request");
+    request->id = engine->next_id++;
+    engine->n_queued++;
+    sheaf__list_insert(&engine->inbox, &request->link);
+    pthread_cond_signal(&engine->wake);
+    *id = request->id;
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__engine_submit(sheaf__engine *engine, const sheaf__ask *ask, uint64_t *id,
+                                  sheaf_error *err)
+{
+    sheaf_key space;
+    SHEAF__TRY(check_ask(engine, ask, err));
+    SHEAF__TRY(find_space(engine, ask, &space, err));
+    sheaf__ask settled = *ask;
+    uint32_t most = engine->model->options.ctx_size - ask->n_tokens + 1;
+    if (settled.n_choices == 0) settled.n_choices = 1;
+    if (settled.max_tokens == 0 || settled.max_tokens > most) settled.max_tokens = most;
+    pthread_mutex_lock(&engine->mutex);
+    sheaf_status st = enqueue(engine, &settled, &space, id, err);
+    pthread_mutex_unlock(&engine->mutex);
+    return st;
+}
+
+/* ---- cancelling and closing, from any thread --------------------------------------------- */
+
+/* Marks the request of a list that has this number, or all with 0. True: there was one. */
+static bool mark(sheaf__list *list, uint64_t id)
+{
+    bool any = false;
+    for (sheaf__list *at = list->next; at != list; at = at->next) {
+        sheaf__request *request = sheaf__request_of(at);
+        if (id != 0 && request->id != id) continue;
+        atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
+        any = true;
+    }
+    return any;
+}
+
+sheaf_status sheaf__engine_cancel(sheaf__engine *engine, uint64_t id)
+{
+    if (id == 0) return SHEAF_MISS;
+    pthread_mutex_lock(&engine->mutex);
+    bool found = mark(&engine->live, id) || mark(&engine->inbox, id);
+    pthread_mutex_unlock(&engine->mutex);
+    return found ? SHEAF_OK : SHEAF_MISS;
+}
+
+static void close_door(sheaf__engine *engine, bool cancel)
+{
+    pthread_mutex_lock(&engine->mutex);
+    engine->closing = true;
+    if (cancel) {
+        mark(&engine->live, 0);
+        mark(&engine->inbox, 0);
+    }
+    pthread_cond_signal(&engine->wake);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void sheaf__engine_drain(sheaf__engine *engine)
+{
+    close_door(engine, false);
+}
+
+void sheaf__engine_stop(sheaf__engine *engine)
+{
+    close_door(engine, true);
+}
+
+/* ---- events ------------------------------------------------------------------------------ */
+
+void sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
+                        sheaf__engine_event event)
+{
+    const sheaf__request *request = choice->request;
+    event.choice = choice->index;
+    event.request = request->id;
+    event.ctx = request->ctx;
+    event.cached_tokens = request->cached_tokens;
+    event.n_prompt = request->n_prompt;
+    event.n_computed = request->n_computed;
+    engine->options.on_event(engine->options.on_event_ctx, &event);
+}
+
+void sheaf__engine_end_choice(sheaf__engine *engine, sheaf__choice *choice, uint32_t finish,
+                              sheaf_status status)
+{
+    sheaf__request *request = choice->request;
+    SHEAF__ASSERT(choice->state != SHEAF__CHOICE_OVER);
+    if (choice->kv.sequence != NULL &&
+        (finish == SHEAF__FINISH_STOP || finish == SHEAF__FINISH_LENGTH))
+        sheaf__engine_publish(engine, choice, SHEAF_PUBLISH_TAIL);
+    sheaf__engine_drop_ticket(engine, choice);
+    sheaf__kv_destroy(&choice->kv);
+    choice->state = SHEAF__CHOICE_OVER;
+    request->n_over++;
+    request->failed |= finish == SHEAF__FINISH_ERROR;
+    request->cut |= finish == SHEAF__FINISH_CANCELLED;
+    sheaf__engine_tell(
+        engine, choice,
+        (sheaf__engine_event){.kind = SHEAF__EVENT_OVER, .finish = finish, .status = status});
+    if (choice->index != 0) return;
+    for (uint32_t i = 1; i < request->n_choices; i++) /* these will never be forked */
+        if (request->choices[i].state == SHEAF__CHOICE_HELD)
+            sheaf__engine_end_choice(engine, &request->choices[i], finish, status);
+}
+
+static void end_request(sheaf__engine *engine, sheaf__request *request, uint32_t finish,
+                        sheaf_status status)
+{
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        if (request->choices[i].state != SHEAF__CHOICE_OVER)
+            sheaf__engine_end_choice(engine, &request->choices[i], finish, status);
+}
+
+/* ---- a step ------------------------------------------------------------------------------ */
+
+/* Room for the shares of all that are live. */
+static sheaf_status grow_shares(sheaf__engine *engine)
+{
+    uint64_t had = engine->shares_capacity, need = engine->n_live_choices;
+    struct {
+        void *data;
+        uint64_t size;
+    } arrays[] = {{engine->shares, sizeof *engine->shares},
+                  {engine->steps, sizeof *engine->steps},
+                  {engine->prompts, sizeof *engine->prompts},
+                  {engine->items, sizeof *engine->items}};
+    const uint32_t n_arrays = sizeof arrays / sizeof arrays[0];
+    sheaf__memory *memory = &engine->model->memory;
+    void *grown[sizeof arrays / sizeof arrays[0]];
+    if (need <= had) return SHEAF_OK;
+    if (need < 2 * had) need = 2 * had;
+    for (uint32_t i = 0; i < n_arrays; i++) {
+        grown[i] = sheaf__memory_alloc(memory, need, arrays[i].size);
+        if (grown[i] != NULL) continue;
+        while (i-- > 0) sheaf__memory_free(memory, grown[i], need, arrays[i].size);
+        return SHEAF_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < n_arrays; i++) /* between steps there is nothing in them */
+        sheaf__memory_free(memory, arrays[i].data, had, arrays[i].size);
+    engine->shares = grown[0];
+    engine->steps = grown[1];
+    engine->prompts = grown[2];
+    engine->items = grown[3];
+    engine->shares_capacity = need;
+    return SHEAF_OK;
+}
+
+/* The next new request, put to its place among those that are live; null: there is none. */
+static sheaf__request *take_one(sheaf__engine *engine)
+{
+    sheaf__request *request = NULL;
+    pthread_mutex_lock(&engine->mutex);
+    if (!sheaf__list_empty(&engine->inbox)) {
+        request = sheaf__request_of(engine->inbox.next);
+        sheaf__list_remove(&request->link);
+        sheaf__list *at = &engine->live;
+        while (at->prev != &engine->live &&
+               sheaf__choice_order(request->choices, sheaf__request_of(at->prev)->choices) < 0)
+            at = at->prev;
+        sheaf__list_insert(at, &request->link);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return request;
+}
+
+static void take_new(sheaf__engine *engine)
+{
+    for (sheaf__request *request; (request = take_one(engine)) != NULL;) {
+        for (uint32_t i = 0; i < request->n_choices; i++)
+            request->choices[i].served = ++engine->turn;
+        engine->n_live_choices += request->n_choices;
+        if (grow_shares(engine) == SHEAF_OK) continue;
+        end_request(engine, request, SHEAF__FINISH_ERROR, SHEAF_E_NO_MEMORY);
+    }
+}
+
+static void end_cancelled(sheaf__engine *engine)
+{
+    SHEAF__FOR_REQUESTS(engine, at)
+    {
+        sheaf__request *request = sheaf__request_of(at);
+        if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
+            end_request(engine, request, SHEAF__FINISH_CANCELLED, SHEAF_OK);
+    }
+}
+
+static void let_go(sheaf__engine *engine, sheaf__request *request)
+{
+    sheaf__engine_stats *stats = &engine->stats;
+    stats->failed += request->failed;
+    stats->cancelled += !request->failed && request->cut;
+    stats->finished += !request->failed && !request->cut;
+    engine->n_live_choices -= request->n_choices;
+    sheaf__engine_tell(engine, request->choices,
+                       (sheaf__engine_event){.kind = SHEAF__EVENT_DONE});
+    pthread_mutex_lock(&engine->mutex);
+    if (!request->admitted) engine->n_queued--;
+    sheaf__list_remove(&request->link);
+    sheaf__request_destroy(request, &engine->memory);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static bool holds_blocks(const sheaf__request *request)
+{
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        if (request->choices[i].state == SHEAF__CHOICE_RUNNING) return true;
+    return false;
+}
+
+/* Lets go of the requests that are over, and counts the others. */
+static void sweep(sheaf__engine *engine)
+{
+    engine->stats.running = engine->stats.waiting = 0;
+    for (sheaf__list *at = engine->live.next, *next; at != &engine->live; at = next) {
+        next = at->next;
+        sheaf__request *request = sheaf__request_of(at);
+        if (request->n_over == request->n_choices) {
+            let_go(engine, request);
+        } else if (holds_blocks(request)) {
+            engine->stats.running++;
+        } else {
+            engine->stats.waiting++;
+        }
+    }
+}
+
+bool sheaf__engine_step(sheaf__engine *engine)
+{
+    take_new(engine);
+    if (sheaf__list_empty(&engine->live)) return false;
+    end_cancelled(engine);
+    sheaf_status st = sheaf_prefix_expire(engine->prefix, NULL);
+    SHEAF__ASSERT(st == SHEAF_OK);
+    (void)st;
+    sheaf__engine_plan(engine);
+    if (engine->n_shares != 0) sheaf__engine_run_batch(engine);
+    engine->stats.steps += engine->n_shares != 0;
+    sweep(engine);
+    sheaf__snapshot_store(&engine->snapshot, engine->words, &engine->stats,
+                          SHEAF__ENGINE_WORDS);
+    return true;
+}
+
+/* Sleeps until there is something to do. False: there will not be. */
+static bool sleep_until_asked(sheaf__engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    while (sheaf__list_empty(&engine->inbox) && !engine->closing)
+        pthread_cond_wait(&engine->wake, &engine->mutex);
+    bool asked = !sheaf__list_empty(&engine->inbox);
+    pthread_mutex_unlock(&engine->mutex);
+    return asked;
+}
+
+void sheaf__engine_run(sheaf__engine *engine)
+{
+    do
+        while (sheaf__engine_step(engine)) continue;
+    while (sleep_until_asked(engine));
+}
+
+void sheaf__engine_stats_read(const sheaf__engine *engine, sheaf__engine_stats *out)
+{
+    sheaf__snapshot_load(&engine->snapshot, engine->words, out, SHEAF__ENGINE_WORDS);
+}

@@ -1,0 +1,340 @@
+/* engine/scheduler.c - who has a share in a step, and what gives way where there is no room.
+ *
+ *     decode    a row for each that decodes. Where prompts wait for rows too, these have at least an
+ *               eighth of the batch
+ *     prefill   chunks of prompts, those first that have waited longest for a share: round robin
+ *     enter     the oldest that wait, while fewer than `parallel` run and a whole prompt would
+ *               find room now (with windows: a chunk of it); nobody overtakes one that does not.
+ *               Who needs blocks that another is computing holds a ticket instead, and costs
+ *               nothing
+ *     reserve   all of it or nothing (sheaf_prefix_reserve); then something gives way, and again:
+ *
+ *               1 who would enter, the youngest first    4 alone: its chunk becomes one position
+ *               2 chunks are halved, down to a block     5 the pool is compacted
+ *               3 the youngest that runs is preempted    6 it ends: the pool is too small for it
+ *
+ * Each of these takes something away, so it comes to an end; and nobody but the youngest is ever
+ * preempted, so the oldest that runs gets on.
+ */
+#include "engine/scheduler.h"
+
+#include <stdlib.h>
+
+#include "base/status.h"
+#include "sheaf/rows.h"
+
+#define PREFILL_SHARE 8 /* of the batch's rows, one in so many */
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- shares ------------------------------------------------------------------------------ */
+
+static void add_share(sheaf__engine *engine, sheaf__choice *choice, uint32_t n, bool enters)
+{
+    SHEAF__ASSERT(engine->n_shares < engine->shares_capacity);
+    engine->shares[engine->n_shares++] =
+        (sheaf__share){.choice = choice, .n = n, .enters = enters};
+}
+
+/* Takes a share out. Who would have entered goes behind those that wait for rows. */
+static void remove_share(sheaf__engine *engine, uint32_t index)
+{
+    sheaf__share share = engine->shares[index];
+    engine->n_shares--;
+    for (uint32_t i = index; i < engine->n_shares; i++)
+        engine->shares[i] = engine->shares[i + 1];
+    if (!share.enters) return;
+    sheaf__engine_drop_ticket(engine, share.choice);
+    share.choice->served = ++engine->turn;
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+    const sheaf__choice *ca = ((const sheaf__share *)a)->choice;
+    const sheaf__choice *cb = ((const sheaf__share *)b)->choice;
+    if (ca->served != cb->served) return ca->served < cb->served ? -1 : 1;
+    return sheaf__choice_order(ca, cb);
+}
+
+/* Shares from `first` on, who has waited longest first. */
+static void sort_shares(sheaf__engine *engine, uint32_t first)
+{
+    uint32_t n = engine->n_shares - first;
+    if (n > 1) qsort(engine->shares + first, n, sizeof *engine->shares, compare_shares);
+}
+
+/* All that run and have one token left to run, or all that have more. */
+static void add_running(sheaf__engine *engine, bool decoding)
+{
+    SHEAF__FOR_REQUESTS(engine, at)
+    {
+        sheaf__request *request = sheaf__request_of(at);
+        for (uint32_t i = 0; i < request->n_choices; i++) {
+            sheaf__choice *choice = &request->choices[i];
+            if (choice->state != SHEAF__CHOICE_RUNNING) continue;
+            uint32_t left = sheaf__choice_left(choice);
+            if ((left == 1) == decoding) add_share(engine, choice, left, false);
+        }
+    }
+}
+
+/* ---- entering ---------------------------------------------------------------------------- */
+
+void sheaf__engine_drop_ticket(sheaf__engine *engine, sheaf__choice *choice)
+{
+    if (choice->ticket == 0) return;
+    sheaf_status st = sheaf_prefix_drop(engine->prefix, choice->ticket);
+    SHEAF__ASSERT(st == SHEAF_OK);
+    (void)st;
+    choice->ticket = 0;
+}
+
+static bool runs(const sheaf__engine *engine, const sheaf__request *request)
+{
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        if (request->choices[i].state == SHEAF__CHOICE_RUNNING) return true;
+    for (uint32_t i = 0; i < engine->n_shares; i++)
+        if (engine->shares[i].choice->request == request) return true;
+    return false;
+}
+
+static uint32_t count_running(const sheaf__engine *engine, sheaf__choice **youngest)
+{
+    uint32_t n = 0;
+    SHEAF__FOR_REQUESTS(engine, at)
+    {
+        sheaf__request *request = sheaf__request_of(at);
+        for (uint32_t i = 0; i < request->n_choices; i++) {
+            if (request->choices[i].state != SHEAF__CHOICE_RUNNING) continue;
+            *youngest = &request->choices[i];
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Whether all its tokens would find room now, beside what runs. Where windows let go of blocks while
+ * a prompt is run it never holds all, so there its first chunk is asked for. */
+static bool has_room(sheaf__engine *engine, const sheaf_prompt *prompt)
+{
+    sheaf__choice *youngest;
+    if (engine->n_shares == 0 && count_running(engine, &youngest) == 0) return true;
+    sheaf_step step = SHEAF_STEP_INIT;
+    step.prompt = prompt;
+    step.n = engine->windows ? engine->options.prefill_chunk : prompt->n_tokens;
+    return sheaf_prefix_can_reserve(engine->prefix, &step, 1, NULL) == SHEAF_OK;
+}
+
+/* Claims what the choice would compute, beyond `have` positions. True: it has to wait instead. */
+static bool must_wait(sheaf__engine *engine, sheaf__choice *choice, const sheaf_prompt *prompt,
+                      uint32_t have)
+{
+    uint32_t block = sheaf_pool_block_tokens(engine->model->pool);
+    if (engine->options.no_prompt_cache || have / block >= prompt->n_tokens / block)
+        return false;
+    sheaf_status st = sheaf_prefix_claim(engine->prefix, prompt, have, &choice->ticket);
+    return st == SHEAF_PENDING; /* without a claim it computes all the same */
+}
+
+enum { ENTERS, WAITS, NO_ROOM };
+
+/* Whether a waiting choice can enter, and how many positions it will have to run. */
+static int try_entering(sheaf__engine *engine, sheaf__choice *choice, uint32_t *n)
+{
+    sheaf_match match = SHEAF_MATCH_INIT;
+    if (choice->ticket != 0) {
+        if (sheaf_prefix_poll(engine->prefix, choice->ticket) == SHEAF_PENDING) return WAITS;
+        choice->ticket = 0; /* void by what the poll said */
+    }
+    sheaf_prompt prompt = sheaf__choice_prompt(choice);
+    sheaf_status st = sheaf_prefix_peek(engine->prefix, &prompt, &match);
+    SHEAF__ASSERT(st == SHEAF_OK); /* the ask was checked */
+    (void)st;
+    if (!has_room(engine, &prompt)) return NO_ROOM;
+    if (must_wait(engine, choice, &prompt, match.shared)) return WAITS;
+    *n = prompt.n_tokens - match.length;
+    return ENTERS;
+}
+
+/* The waiting ones that can enter, the oldest first. */
+static void add_entering(sheaf__engine *engine)
+{
+    uint32_t n_running = 0, n;
+    SHEAF__FOR_REQUESTS(engine, at) n_running += runs(engine, sheaf__request_of(at));
+    SHEAF__FOR_REQUESTS(engine, at)
+    {
+        sheaf__request *request = sheaf__request_of(at);
+        bool counted = runs(engine, request);
+        for (uint32_t i = 0; i < request->n_choices; i++) {
+            sheaf__choice *choice = &request->choices[i];
+            if (choice->state != SHEAF__CHOICE_WAITING) continue;
+            if (!counted && n_running >= engine->options.parallel) break;
+            int answer = try_entering(engine, choice, &n);
+            if (answer == NO_ROOM) return;
+            if (answer == WAITS) continue;
+            add_share(engine, choice, n > 0 ? n : 1, true);
+            n_running += !counted;
+            counted = true;
+        }
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------- */
+
+/* Gives the shares from `first` on as many of the rows as each may have, in their order; who gets
+ * none has no share. */
+static void deal_rows(sheaf__engine *engine, uint32_t first, uint32_t rows)
+{
+    uint32_t i = first;
+    for (; i < engine->n_shares && rows > 0; i++) {
+        sheaf__share *share = &engine->shares[i];
+        share->n = min_u32(min_u32(share->n, engine->options.prefill_chunk), rows);
+        rows -= share->n;
+    }
+    while (engine->n_shares > i) {
+        sheaf__choice *choice = engine->shares[--engine->n_shares].choice;
+        if (engine->shares[engine->n_shares].enters) sheaf__engine_drop_ticket(engine, choice);
+    }
+}
+
+static void share_out(sheaf__engine *engine)
+{
+    uint32_t rows = engine->options.batch_tokens;
+    add_running(engine, true);
+    uint32_t n_decoding = engine->n_shares;
+    add_running(engine, false);
+    add_entering(engine);
+    sort_shares(engine, n_decoding);
+    uint32_t n_prefill = engine->n_shares - n_decoding;
+    uint32_t kept = n_prefill == 0 ? 0 : rows / PREFILL_SHARE;
+    if (n_prefill != 0 && kept == 0) kept = 1;
+    if (n_decoding > rows - kept) {
+        /* more than the batch takes: those that waited longest */
+        qsort(engine->shares, n_decoding, sizeof *engine->shares, compare_shares);
+        for (uint32_t i = n_decoding; i > rows - kept; i--) remove_share(engine, i - 1);
+        n_decoding = rows - kept;
+    }
+    deal_rows(engine, n_decoding, rows - n_decoding);
+}
+
+/* ---- making way -------------------------------------------------------------------------- */
+
+static void remove_share_of(sheaf__engine *engine, const sheaf__choice *choice)
+{
+    for (uint32_t i = engine->n_shares; i-- > 0;)
+        if (engine->shares[i].choice == choice) remove_share(engine, i);
+}
+
+/* It goes back to those that wait; its whole blocks stay while nobody needs the room. */
+static void preempt(sheaf__engine *engine, sheaf__choice *choice)
+{
+    remove_share_of(engine, choice);
+    sheaf__engine_publish(engine, choice, 0);
+    sheaf__engine_drop_ticket(engine, choice);
+    sheaf__kv_destroy(&choice->kv);
+    choice->state = SHEAF__CHOICE_WAITING;
+    choice->served = ++engine->turn;
+    engine->stats.preemptions++;
+}
+
+static bool remove_youngest_entering(sheaf__engine *engine, bool alone)
+{
+    uint32_t found = UINT32_MAX, n = 0;
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        if (!engine->shares[i].enters) continue;
+        n++;
+        if (found == UINT32_MAX ||
+            sheaf__choice_order(engine->shares[found].choice, engine->shares[i].choice) < 0)
+            found = i;
+    }
+    if (n == 0 || (n == 1 && alone)) return false;
+    remove_share(engine, found);
+    return true;
+}
+
+/* Halves the chunks that are longer than `least`. */
+static bool shrink_chunks(sheaf__engine *engine, uint32_t least)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        uint32_t n = engine->shares[i].n;
+        if (n <= least) continue;
+        engine->shares[i].n = n / 2 > least ? n / 2 : least;
+        any = true;
+    }
+    return any;
+}
+
+/* Something gives way to the rest, because of `why`. False: there is no rest. */
+static bool make_way(sheaf__engine *engine, sheaf_status why)
+{
+    sheaf__choice *youngest = NULL;
+    uint32_t n_running = count_running(engine, &youngest);
+    if (remove_youngest_entering(engine, n_running == 0)) return engine->n_shares != 0;
+    if (shrink_chunks(engine, sheaf_pool_block_tokens(engine->model->pool))) return true;
+    if (n_running > 1) {
+        preempt(engine, youngest);
+        return engine->n_shares != 0;
+    }
+    if (shrink_chunks(engine, 1)) return true;
+    if (!engine->compacted) {
+        engine->compacted = true;
+        if (sheaf_pool_compact(engine->model->pool, UINT32_MAX, NULL) >= SHEAF_OK) return true;
+    }
+    sheaf__choice *alone = engine->shares[0].choice;
+    remove_share(engine, 0);
+    if (why == SHEAF_FULL)
+        sheaf__engine_end_choice(engine, alone, SHEAF__FINISH_LENGTH, SHEAF_OK);
+    else
+        sheaf__engine_end_choice(engine, alone, SHEAF__FINISH_ERROR, why);
+    return false;
+}
+
+/* ---- reserving --------------------------------------------------------------------------- */
+
+static sheaf_status reserve(sheaf__engine *engine)
+{
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        const sheaf__share *share = &engine->shares[i];
+        engine->prompts[i] = sheaf__choice_prompt(share->choice);
+        engine->steps[i] = (sheaf_step)SHEAF_STEP_INIT;
+        engine->steps[i].n = share->n;
+        engine->steps[i].prompt = &engine->prompts[i];
+        engine->steps[i].sequence = share->choice->kv.sequence;
+    }
+    return sheaf_prefix_reserve(engine->prefix, engine->steps, engine->n_shares, NULL);
+}
+
+static void enter(sheaf__engine *engine, sheaf__choice *choice, const sheaf_step *step)
+{
+    sheaf__request *request = choice->request;
+    choice->kv.sequence = step->sequence;
+    choice->state = SHEAF__CHOICE_RUNNING;
+    choice->published = step->match.shared;
+    engine->stats.tokens_reused += step->match.cached_tokens;
+    if (request->admitted) return;
+    request->admitted = true;
+    request->cached_tokens = step->match.cached_tokens;
+    pthread_mutex_lock(&engine->mutex);
+    engine->n_queued--;
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void sheaf__engine_plan(sheaf__engine *engine)
+{
+    engine->n_shares = 0;
+    engine->compacted = false;
+    share_out(engine);
+    if (engine->n_shares == 0) return;
+    sheaf_status st = reserve(engine);
+    while (st != SHEAF_OK && make_way(engine, st)) st = reserve(engine);
+    if (st != SHEAF_OK) engine->n_shares = 0;
+    for (uint32_t i = 0; i < engine->n_shares; i++) {
+        sheaf__share *share = &engine->shares[i];
+        share->n = engine->steps[i].reserved;
+        if (share->enters) enter(engine, share->choice, &engine->steps[i]);
+    }
+}

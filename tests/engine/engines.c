@@ -1,0 +1,180 @@
+/* engines.c - an engine on a small model, what it told of each request, and what each gives alone. */
+#include "engine/engines.h"
+
+/* ---- what is told ------------------------------------------------------------------------ */
+
+static void hear_token(asked *a, const sheaf__engine_event *e)
+{
+    uint32_t c = e->choice;
+    if (a->n_tokens[c] >= ENGINES_TOKENS || a->finish[c] != SHEAF__FINISH_NONE ||
+        e->position != a->ask.n_tokens + a->n_tokens[c]) {
+        a->broken = true;
+        return;
+    }
+    a->tokens[c][a->n_tokens[c]++] = e->token;
+}
+
+/* On the engine's thread: an assertion may not leave it. */
+static void hear(void *ctx, const sheaf__engine_event *e)
+{
+    host *h = ctx;
+    asked *a = e->ctx;
+    a->broken |= a->done || e->choice >= ENGINES_CHOICES || e->n_prompt != a->ask.n_tokens ||
+                 e->cached_tokens >= e->n_prompt;
+    if (a->broken) return;
+    a->cached = e->cached_tokens;
+    a->n_computed = e->n_computed;
+    switch (e->kind) {
+    case SHEAF__EVENT_TOKEN: hear_token(a, e); break;
+    case SHEAF__EVENT_OVER:
+        a->broken |= a->finish[e->choice] != SHEAF__FINISH_NONE;
+        a->finish[e->choice] = e->finish;
+        break;
+    default:
+        for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++)
+            a->broken |= a->finish[c] == SHEAF__FINISH_NONE;
+        a->done = true;
+        a->place = ++h->n_done;
+    }
+}
+
+/* ---- hosts ------------------------------------------------------------------------------- */
+
+void host_open(host *h, const char *dir, sheaf__model_options m, sheaf__engine_options e)
+{
+    sheaf_error err = {0};
+    *h = (host){0};
+    h->model = runs_open(dir, m);
+    m.kv_backend = SHEAF__KV_DENSE;
+    m.kv_budget_bytes = 0;
+    m.allocator = NULL;
+    h->oracle = runs_open(dir, m);
+    e.on_event = hear;
+    e.on_event_ctx = h;
+    if (sheaf__engine_create(h->model, &e, &h->engine, &err) != SHEAF_OK)
+        fail_msg("%s", err.text);
+}
+
+uint64_t host_budget(const char *dir, sheaf__model_options m, uint32_t tokens)
+{
+    sheaf__model *model = runs_open(dir, m);
+    uint32_t block = sheaf_pool_block_tokens(model->pool);
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < sheaf_pool_groups(model->pool); g++) {
+        sheaf_group_info info = SHEAF_GROUP_INFO_INIT;
+        assert_int_equal(sheaf_pool_group_info(model->pool, g, &info), SHEAF_OK);
+        uint64_t blocks = (tokens + block - 1) / block;
+        bytes += (blocks + info.slab_blocks - 1) / info.slab_blocks * info.slab_bytes;
+    }
+    sheaf__model_close(model);
+    return bytes;
+}
+
+void host_check(const host *h)
+{
+    sheaf_error err = {0};
+    if (sheaf_pool_check(h->model->pool, &err) != SHEAF_OK) fail_msg("%s", err.text);
+    if (sheaf_prefix_check(h->engine->prefix, &err) != SHEAF_OK) fail_msg("%s", err.text);
+}
+
+uint64_t host_held(const host *h)
+{
+    sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
+    assert_int_equal(sheaf_pool_stats_read(h->model->pool, &stats), SHEAF_OK);
+    return stats.owners[SHEAF_OWNER_TABLE];
+}
+
+sheaf__engine_stats host_stats(const host *h)
+{
+    sheaf__engine_stats stats;
+    sheaf__engine_stats_read(h->engine, &stats);
+    return stats;
+}
+
+void host_close(host *h)
+{
+    sheaf__engine_destroy(h->engine);
+    assert_int_equal(runs_count(h->model).blocks_held, 0);
+    sheaf__model_close(h->model);
+    sheaf__model_close(h->oracle);
+}
+
+/* ---- requests ---------------------------------------------------------------------------- */
+
+void host_ask(host *h, asked *a, want w)
+{
+    int32_t common[ENGINES_PROMPT];
+    assert_true(w.n <= ENGINES_PROMPT && w.max_tokens <= ENGINES_TOKENS);
+    *a = (asked){.host = h};
+    runs_prompt(a->prompt, w.n, w.kind);
+    runs_prompt(common, w.n, 0);
+    memcpy(a->prompt, common, (w.shared < w.n ? w.shared : w.n) * sizeof *common);
+    a->ask = (sheaf__ask){.tokens = a->prompt,
+                          .n_tokens = w.n,
+                          .n_choices = w.n_choices,
+                          .max_tokens = w.max_tokens,
+                          .priority = w.priority,
+                          .salt = w.salt,
+                          .salt_bytes = w.salt != NULL ? strlen(w.salt) : 0,
+                          .ctx = a};
+    if (w.seed != 0)
+        a->ask.sampler =
+            (sheaf__sampler_options){.temperature = 1.1f, .top_p = 0.95f, .seed = w.seed};
+}
+
+void host_submit(host *h, asked *a, want w)
+{
+    sheaf_error err = {0};
+    host_ask(h, a, w);
+    if (sheaf__engine_submit(h->engine, &a->ask, &a->id, &err) != SHEAF_OK)
+        fail_msg("%s", err.text);
+}
+
+void host_idle(host *h)
+{
+    for (uint32_t i = 0; sheaf__engine_step(h->engine); i++) assert_true(i < 100000);
+    sheaf__engine_stats stats = host_stats(h);
+    assert_int_equal(stats.running + stats.waiting, 0);
+    assert_int_equal(host_held(h), 0);
+    host_check(h);
+}
+
+uint32_t host_alone(host *h, const asked *a, uint32_t choice, int32_t *tokens)
+{
+    sheaf__model *model = h->oracle;
+    sheaf__sampler_options o = a->ask.sampler;
+    sheaf_error err = {0};
+    sheaf__kv kv;
+    float *logits = malloc(model->config.vocab * sizeof *logits);
+    sheaf__answer answer = {.kv = &kv, .max_tokens = a->ask.max_tokens, .logits = logits};
+    assert_non_null(logits);
+    o.choice = choice;
+    assert_int_equal(
+        sheaf__sampler_create(&o, model->config.vocab, &model->memory, &answer.sampler),
+        SHEAF_OK);
+    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
+    if (sheaf__model_prefill(model, &kv, a->prompt, a->ask.n_tokens, logits, &err) != SHEAF_OK)
+        fail_msg("%s", err.text);
+    if (sheaf__model_decode(model, &answer, 1, NULL, NULL, &err) != SHEAF_OK)
+        fail_msg("%s", err.text);
+    uint32_t n = answer.tokens.n;
+    memcpy(tokens, answer.tokens.data, n * sizeof *tokens);
+    sheaf__ids_free(&answer.tokens);
+    sheaf__sampler_destroy(answer.sampler);
+    sheaf__kv_destroy(&kv);
+    free(logits);
+    return n;
+}
+
+void host_expect(host *h, const asked *a)
+{
+    int32_t tokens[ENGINES_TOKENS];
+    assert_false(a->broken);
+    assert_true(a->done);
+    for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++) {
+        uint32_t n = host_alone(h, a, c, tokens);
+        assert_int_equal(a->finish[c], SHEAF__FINISH_LENGTH);
+        assert_int_equal(a->n_tokens[c], n);
+        assert_memory_equal(a->tokens[c], tokens, n * sizeof *tokens);
+    }
+}
