@@ -45,7 +45,9 @@ typedef struct sheaf__attn_split {
     uint32_t end;                  /* first < end <= SHEAF__ATTN_SPLIT */
     const unsigned char *const *k; /* [SHEAF__ATTN_SPLIT] addresses of [key_dim] encoded, */
     const unsigned char *const *v; /* and of [value_dim]; set in [first, end) */
-    float *scratch;                /* sheaf__attn_scratch_floats(), aligned */
+    const unsigned char *const *next_k; /* [n_next] keys of the next split, to be fetched */
+    uint32_t n_next;                    /* 0: there is none */
+    float *scratch;                     /* sheaf__attn_scratch_floats(), aligned */
 } sheaf__attn_split;
 
 typedef struct sheaf__attn_kernels {

@@ -19,6 +19,7 @@
 #    include <math.h>
 #    include <string.h>
 
+#    include "attn/fetch.h"
 #    include "attn/kernels.h"
 
 #    define INLINE   static inline __attribute__((always_inline))
@@ -26,7 +27,6 @@
 #    define W        16 /* floats a vector */
 #    define FEW_ROWS 16 /* below: the form for few rows */
 #    define STEP     16 /* positions of V between changes of the output columns */
-#    define AHEAD    16 /* positions of K fetched ahead */
 #    define SPLIT    SHEAF__ATTN_SPLIT
 
 /* --- numbers ------------------------------------------------------------------------------ */
@@ -155,11 +155,6 @@ INLINE uint32_t greatest(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-INLINE void fetch_row(const unsigned char *row, uint32_t bytes)
-{
-    for (uint32_t b = 0; b < bytes; b += 64) _mm_prefetch((const char *)row + b, _MM_HINT_T0);
-}
-
 /* --- few rows ----------------------------------------------------------------------------- */
 
 /* The lanes of four positions from `at` on for `rows` rows. q: [rows, padded key_dim] */
@@ -210,16 +205,12 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, const 
 {
     const uint32_t padded = sheaf__attn_padded(in->key_dim);
     const uint32_t k_bytes = in->key_dim * sheaf__attn_number_bytes(codec);
-    const uint32_t v_bytes = in->value_dim * sheaf__attn_number_bytes(in->codec_v);
     for (uint32_t at = in->first & ~15u; at < in->end; at += 16) {
         const unsigned char *k[16];
         for (uint32_t i = 0; i < 16; i++) {
             k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
-            uint32_t next = at + i + AHEAD;
-            if (next < in->end)
-                fetch_row(in->k[greatest(next, in->first)], k_bytes);
-            else
-                fetch_row(in->v[least(in->first + next - in->end, in->end - 1)], v_bytes);
+            if (at + i < in->end)
+                sheaf__attn_fetch_after_key(in, greatest(at + i, in->first), 0, k_bytes);
         }
         uint32_t r = 0;
         for (; r + 4 <= in->n_rows; r += 4)
@@ -268,20 +259,21 @@ static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, flo
 }
 
 /* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
- * The first pass fetches the positions of the next step, spread over its own.
+ * Each pass fetches its own columns of what is read later.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
 INLINE void few_values_columns(const uint32_t codec, const int rows, const int vecs,
                                const int whole, const sheaf__attn_split *in, uint32_t c,
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
-    const uint32_t bytes = in->value_dim * sheaf__attn_number_bytes(codec);
+    const size_t from = (size_t)c * W * sheaf__attn_number_bytes(codec),
+                 to = from + (size_t)vecs * W * sheaf__attn_number_bytes(codec);
     __m512 sum[4][8];
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < vecs; j++)
             sum[r][j] = _mm512_load_ps(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W);
     for (uint32_t p = a; p < b; p++) {
         const unsigned char *row = in->v[p];
-        if (c == 0) fetch_row(in->v[least(p + STEP, in->end - 1)], bytes);
+        sheaf__attn_fetch_after_value(in, p, from, to);
         __m512 v[8];
         for (int j = 0; j < vecs; j++) {
             uint32_t i = c + (uint32_t)j;

@@ -18,9 +18,15 @@ typedef struct rows {
     float *out[SHEAF__ATTN_ROWS];
     float sink[SHEAF__ATTN_ROWS];
     sheaf__attn_range sees[SHEAF__ATTN_ROWS]; /* absolute */
-    uint32_t lo[SHEAF__ATTN_ROWS];            /* of the split at hand */
-    uint32_t hi[SHEAF__ATTN_ROWS];
 } rows;
+
+/* What they see of one split, each and together, and where it lies. */
+typedef struct reach {
+    uint32_t lo[SHEAF__ATTN_ROWS];
+    uint32_t hi[SHEAF__ATTN_ROWS];
+    uint32_t first, end;
+    sheaf__attn_addresses at;
+} reach;
 
 static void rows_set(const sheaf__attn_job *job, const sheaf__attn_unit *unit, rows *set)
 {
@@ -36,22 +42,31 @@ static void rows_set(const sheaf__attn_job *job, const sheaf__attn_unit *unit, r
     }
 }
 
-/* What each row sees of a split, and what they see together. */
-static void rows_in_split(rows *set, uint32_t n_rows, uint32_t split, uint32_t *first,
-                          uint32_t *end)
+static void reach_rows(const rows *set, uint32_t n_rows, uint32_t split, reach *to)
 {
-    uint64_t from = (uint64_t)split * SHEAF__ATTN_SPLIT, to = from + SHEAF__ATTN_SPLIT;
-    *first = SHEAF__ATTN_SPLIT, *end = 0;
+    uint64_t from = (uint64_t)split * SHEAF__ATTN_SPLIT, past = from + SHEAF__ATTN_SPLIT;
+    to->first = SHEAF__ATTN_SPLIT, to->end = 0;
     for (uint32_t r = 0; r < n_rows; r++) {
         uint64_t lo = sheaf__max_u64(set->sees[r].lo, from);
-        uint64_t hi = sheaf__min_u64(set->sees[r].hi, to);
+        uint64_t hi = sheaf__min_u64(set->sees[r].hi, past);
         if (lo >= hi) lo = hi = from;
-        set->lo[r] = (uint32_t)(lo - from);
-        set->hi[r] = (uint32_t)(hi - from);
+        to->lo[r] = (uint32_t)(lo - from);
+        to->hi[r] = (uint32_t)(hi - from);
         if (lo == hi) continue;
-        if (set->lo[r] < *first) *first = set->lo[r];
-        if (set->hi[r] > *end) *end = set->hi[r];
+        if (to->lo[r] < to->first) to->first = to->lo[r];
+        if (to->hi[r] > to->end) to->end = to->hi[r];
     }
+}
+
+static void reach_split(const sheaf__attn_job *job, const sheaf__attn_unit *unit,
+                        const rows *set, uint32_t split, reach *to)
+{
+    reach_rows(set, unit->n_rows, split, to);
+    if (job->plan->options.path == SHEAF_ATTN_GATHER)
+        sheaf__attn_gather_addresses(job, unit->kv_head, split, to->first, to->end, &to->at);
+    else
+        sheaf__attn_view_addresses(&job->views[unit->item], unit->kv_head, split, to->first,
+                                   to->end, &to->at);
 }
 
 static void finish(const sheaf_attn_plan *plan, const sheaf__attn_unit *unit, const rows *set,
@@ -70,13 +85,13 @@ static sheaf__attn_part run_part(const sheaf_attn_plan *plan, const sheaf__attn_
 }
 
 /* Pushes the parts of the task's splits. */
-static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task, rows *set,
-                        float *scratch, sheaf__attn_stack *stack)
+static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task,
+                        const rows *set, float *scratch, sheaf__attn_stack *stack)
 {
     const sheaf_attn_plan *plan = job->plan;
     const sheaf_attn_options *o = &plan->options;
     const sheaf__attn_unit *unit = &plan->units[task->unit];
-    sheaf__attn_addresses at;
+    reach reaches[2]; /* of this split and of the next */
     sheaf__attn_split in = {
         .n_rows = unit->n_rows,
         .key_dim = o->key_dim,
@@ -85,22 +100,23 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
         .scale = o->scale,
         .softcap = o->softcap,
         .q = set->q,
-        .lo = set->lo,
-        .hi = set->hi,
-        .k = at.k,
-        .v = at.v,
         .scratch = scratch,
     };
     plan->kernels->pack(&in);
+    reach_split(job, unit, set, task->first_split, &reaches[0]);
     for (uint32_t split = task->first_split; split < task->end_split; split++) {
-        rows_in_split(set, unit->n_rows, split, &in.first, &in.end);
-        if (o->path == SHEAF_ATTN_GATHER)
-            sheaf__attn_gather_addresses(job, unit->kv_head, split, in.first, in.end, &at);
-        else
-            sheaf__attn_view_addresses(&job->views[unit->item], unit->kv_head, split, in.first,
-                                       in.end, &at);
-        in.codec_k = at.codec_k;
-        in.codec_v = at.codec_v;
+        const reach *now = &reaches[(split - task->first_split) % 2];
+        reach *next = &reaches[(split - task->first_split + 1) % 2];
+        in.n_next = 0;
+        if (split + 1 < task->end_split) {
+            reach_split(job, unit, set, split + 1, next);
+            in.next_k = next->at.k + next->first;
+            in.n_next = next->end - next->first;
+        }
+        in.lo = now->lo, in.hi = now->hi;
+        in.first = now->first, in.end = now->end;
+        in.k = now->at.k, in.v = now->at.v;
+        in.codec_k = now->at.codec_k, in.codec_v = now->at.codec_v;
         plan->kernels->split(&in, stack->leaf);
         sheaf__attn_stack_push(stack, split);
     }
