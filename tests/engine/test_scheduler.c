@@ -64,6 +64,29 @@ static void a_token_that_ends_the_text_stops_it_untold(void **state)
     host_close(&h);
 }
 
+static void the_end_of_the_context_ends_an_answer(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a, b, c;
+    sheaf__model_options m = SMALL;
+    m.ctx_size = 48;
+    host_open(&h, RUNS_LLAMA, m, (sheaf__engine_options){0});
+    host_submit(&h, &a, (want){.n = 40, .kind = 1, .max_tokens = 30});
+    host_submit(&h, &b, (want){.n = 40, .kind = 1, .max_tokens = 0});
+    host_submit(&h, &c, (want){.n = 48, .kind = 2, .max_tokens = 30});
+    host_idle(&h);
+    host_expect(&h, &a);
+    host_expect(&h, &c);
+    assert_int_equal(a.n_tokens[0], 9);
+    assert_int_equal(c.n_tokens[0], 1);
+    assert_true(b.done && !b.broken);
+    assert_int_equal(b.finish[0], SHEAF__FINISH_LENGTH);
+    assert_int_equal(b.n_tokens[0], 9);
+    assert_memory_equal(a.tokens[0], b.tokens[0], sizeof a.tokens[0]);
+    host_close(&h);
+}
+
 static void a_prompt_found_whole_is_not_computed_again(void **state)
 {
     (void)state;
@@ -530,6 +553,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_told_its_tokens_and_its_end),
         cmocka_unit_test(a_token_that_ends_the_text_stops_it_untold),
+        cmocka_unit_test(the_end_of_the_context_ends_an_answer),
         cmocka_unit_test(a_prompt_found_whole_is_not_computed_again),
         cmocka_unit_test(salts_and_no_prompt_cache_share_nothing),
         cmocka_unit_test(choices_are_forked_from_one_prompt),
