@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -59,4 +60,14 @@ int sheaf__file_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+const char *sheaf__path_show(const char *path, char text[static SHEAF__BRIEF])
+{
+    size_t n = strlen(path);
+    if (n < SHEAF__BRIEF)
+        memcpy(text, path, n + 1);
+    else
+        snprintf(text, SHEAF__BRIEF, "...%s", path + n - (SHEAF__BRIEF - 4));
+    return text;
 }

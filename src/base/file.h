@@ -1,4 +1,4 @@
-/* base/file.h - files mapped into memory, read-only. */
+/* base/file.h - files mapped into memory, read-only; and their names in sentences. */
 #ifndef SHEAF_BASE_FILE_H
 #define SHEAF_BASE_FILE_H
 
@@ -18,5 +18,12 @@ void sheaf__file_unmap(sheaf__file *file);
 
 /* Whether something exists at the path. */
 int sheaf__file_exists(const char *path);
+
+/* Room for a path, a name or a value in a sentence. */
+#define SHEAF__BRIEF 112
+
+/* A path as a sentence shows it: whole, or its end after "..." where the sentence would otherwise
+ * lose what it has to say. */
+const char *sheaf__path_show(const char *path, char text[static SHEAF__BRIEF]);
 
 #endif

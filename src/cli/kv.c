@@ -5,15 +5,16 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "cache/wire.h"
 #include "cli/cli.h"
-#include "model/json.h"
 
 typedef struct kv_flags {
     const char *action;

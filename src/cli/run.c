@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "cli/answer.h"
 #include "cli/cli.h"
 #include "engine/session.h"
-#include "model/json.h"
 
 #define DEFAULT_MAX_TOKENS 256
 

@@ -1,8 +1,8 @@
 /* engine/session.c - a sequence that outlives its process: kept in a file, continued by another. */
 #include "engine/session.h"
 
+#include "base/file.h"
 #include "base/status.h"
-#include "model/json.h"
 
 sheaf_status sheaf__session_name(const char *path, const sheaf__model_options *options,
                                  sheaf__identity *out, sheaf_error *err)

@@ -20,8 +20,8 @@
 
 #include "base/bits.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
-#include "model/json.h"
 #include "model/remember.h"
 #include "model/safetensors.h"
 #include "model/shards.h"

@@ -32,16 +32,6 @@ sheaf_status sheaf__json_parse(const char *file, const char *text, uint64_t size
     return SHEAF_OK;
 }
 
-const char *sheaf__path_show(const char *path, char text[static SHEAF__BRIEF])
-{
-    size_t n = strlen(path);
-    if (n < SHEAF__BRIEF)
-        memcpy(text, path, n + 1);
-    else
-        snprintf(text, SHEAF__BRIEF, "...%s", path + n - (SHEAF__BRIEF - 4));
-    return text;
-}
-
 const char *sheaf__json_show(const json_t *value, char text[static SHEAF__BRIEF])
 {
     if (json_is_object(value)) return strcpy(text, "an object");

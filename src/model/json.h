@@ -17,6 +17,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "base/file.h"
 #include "sheaf/status.h"
 
 /* An object inside a file, and where sentences about it go. Borrows everything. */
@@ -55,14 +56,7 @@ sheaf_status sheaf__json_string(const sheaf__json *at, const char *field, const 
 sheaf_status sheaf__json_object(const sheaf__json *at, const char *field, const char *within,
                                 sheaf__json *out);
 
-/* Room for a value, a path or a name in a sentence. */
-#define SHEAF__BRIEF 112
-
 /* A value as a sentence shows it: the JSON text of a scalar, shortened and in ASCII; "an object". */
 const char *sheaf__json_show(const json_t *value, char text[static SHEAF__BRIEF]);
-
-/* A path as a sentence shows it: whole, or its end after "..." where the sentence would otherwise
- * lose what it has to say. */
-const char *sheaf__path_show(const char *path, char text[static SHEAF__BRIEF]);
 
 #endif

@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
-#include "model/json.h"
 
 #define HEX_BYTES   (2 * SHEAF__SHA256_BYTES)
 #define HEADING     "sheaf model digest 1\nfiles "
