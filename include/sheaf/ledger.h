@@ -13,9 +13,10 @@
  * else does. capacity_bytes bounds the exclusive bytes, always: also when a sequence ends and leaves
  * its blocks to the cache alone. An entry is the run of a leaf up to the last branch above it, or to
  * where another session or priority published; it leaves as a whole: lowest priority first, then the
- * longest unused, leaves before parents. What a running sequence holds stays, and is used as long as
- * it is held: such an entry loses its end alone. Blocks of a window group that no match at the entry's
- * end or at a branch needs may go before the entry.
+ * longest unused, leaves before parents. A use of a part is one of the whole: an entry whose branch has
+ * gone, and which is one with what was above it, is as old as that. What a running sequence holds stays,
+ * and is used as long as it is held: such an entry loses its end alone. Blocks of a window group that no
+ * match at the entry's end or at a branch needs may go before the entry.
  *
  * All that is exclusive may go, save what pins keep. Where such blocks stand before some that a
  * sequence holds, and nothing else is left, the cache forgets the entry: the sequence keeps its blocks.

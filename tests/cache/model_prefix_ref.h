@@ -38,6 +38,7 @@ typedef struct ref_item {
     bool pinned;            /* before an operation: pinned, maybe to be revoked */
     uint32_t order;         /* before an operation: place in the order of leaving */
     bool idle;              /* before an operation: nobody held any part of its entry */
+    uint32_t entry_start;   /* before an operation: where its entry began */
 } ref_item;
 
 #define REF_NO_ORDER UINT32_MAX

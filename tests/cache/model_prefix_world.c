@@ -272,6 +272,7 @@ static void note_order(void)
             if (is_of(&w.entries[e], item)) n_found++, item->order = e;
         assert_true(n_found != 0);
         item->idle = w.entries[item->order].bytes_exclusive == w.entries[item->order].bytes;
+        item->entry_start = w.entries[item->order].start;
         if (n_found > 1) item->order = REF_NO_ORDER;
         n_leaves++;
     }
@@ -418,18 +419,27 @@ static bool could_leave(const ref_item *item, bool too_many)
     return alone;
 }
 
-/* Whoever leaves, the first in the order that the ledger gave does. (Who is next is not told by that:
- * when a branch has gone, what is left is one entry with what is above it, and as old as that.) */
+/* Whether a leaf's entry has become one with what was above it, since the branch has gone: it is as old
+ * as that now. */
+static bool has_grown(const ref_item *item)
+{
+    for (uint32_t e = 0; e < w.n_entries; e++)
+        if (is_of(&w.entries[e], item) && w.entries[e].start < item->entry_start) return true;
+    return false;
+}
+
+/* Who could leave and stays comes after all that have left, in the order that the ledger gave. */
 static void judge_order(const bool *gone, bool too_many)
 {
-    uint32_t last = 0, first = REF_NO_ORDER, at = 0;
+    uint32_t last = 0, first = REF_NO_ORDER;
     for (uint32_t i = 0; i < w.ref.n_items; i++) {
         const ref_item *item = &w.ref.items[i];
-        bool left = gone[i] && !item->pinned && item->order != REF_NO_ORDER;
-        if (left && item->order > last) last = item->order;
-        if (item->order < first && could_leave(item, too_many)) first = item->order, at = i;
+        if (item->pinned || item->order == REF_NO_ORDER) continue;
+        if (gone[i] && item->order > last) last = item->order;
+        if (gone[i] || item->order > first) continue;
+        if (could_leave(item, too_many) && !has_grown(item)) first = item->order;
     }
-    if (first < last && !gone[at]) fail_msg("an entry left before one that comes first");
+    if (first < last) fail_msg("an entry left before one that comes first");
 }
 
 /* Blocks that have left for a cause within the operation. */

@@ -198,6 +198,32 @@ static void leaves_go_before_their_parents(void **state)
     rig_close(&r);
 }
 
+/* When cccc has left, aaaa and bbbb are one entry where one session published both. */
+static void an_entry_whose_branch_has_gone_is_as_old_as_what_was_above_it(void **state)
+{
+    (void)state;
+    for (uint64_t session = 0; session < 2; session++) {
+        rig r;
+        rig_open_limited(&r, 1, 32, 2);
+        cache_as(&r, "aaaa", 0, 0);
+        cache_as(&r, "aaaabbbb", session, 0);
+        sheaf_match match;
+        sheaf_sequence *seq = matched(&r, "aaaa", &match);
+        type(&r, seq, "cccc");
+        assert_int_equal(publish_as(&r, seq, 0, -1, 0, NULL), SHEAF_OK);
+        cache_text(&r, "dddd");
+        assert_matches(&r, "aaaa", 4, 0); /* bbbb, dddd, aaaa: the longest unused first */
+        assert_int_equal(rig_stats(&r).nodes, 4);
+        sheaf_sequence_destroy(seq); /* four blocks, of which two may stay */
+        assert_cache_whole(&r);
+        assert_int_equal(found(&r, "aaaacccc"), 4);
+        assert_int_equal(found(&r, "aaaabbbb"), session == 0 ? 8 : 4);
+        assert_int_equal(found(&r, "dddd"), session == 0 ? 0 : 4);
+        assert_int_equal(rig_stats(&r).evictions[SHEAF_LEFT_CAPACITY], 2);
+        rig_close(&r);
+    }
+}
+
 static void lower_priorities_leave_first(void **state)
 {
     (void)state;
@@ -641,6 +667,7 @@ int main(void)
         cmocka_unit_test(the_longest_unused_leaves_first),
         cmocka_unit_test(a_copied_tail_is_a_use_too),
         cmocka_unit_test(leaves_go_before_their_parents),
+        cmocka_unit_test(an_entry_whose_branch_has_gone_is_as_old_as_what_was_above_it),
         cmocka_unit_test(lower_priorities_leave_first),
         cmocka_unit_test(a_parent_is_as_important_as_its_children),
         cmocka_unit_test(publishing_again_raises_a_priority_and_never_lowers_it),
