@@ -46,7 +46,8 @@ bool world_is_cached(const ref_item *item)
         if (is_cached(item->blocks[g])) return true;
         let_go = let_go && item->blocks[g].row == SHEAF_ROW_NONE;
     }
-    return let_go; /* of a whole block everything follows from its key */
+    sheaf_block blocks[2]; /* a whole block that windows have let go of is known by its key */
+    return let_go && sheaf_prefix_find(w.r.cache, &item->key, blocks) == SHEAF_OK;
 }
 
 void world_name(ref_item *item, const sheaf_sequence *seq)
