@@ -266,6 +266,8 @@ typedef struct sheaf_pool_stats {
     uint64_t blocks_copied; /* by sheaf_pool_copy and sheaf_pool_compact */
     uint64_t bytes_copied;
     uint64_t bytes_copied_by_growth; /* always 0 */
+    uint64_t
+        slabs_least; /* that would hold what is in use: the rest of `slabs` is fragmentation */
 } sheaf_pool_stats;
 #define SHEAF_POOL_STATS_INIT SHEAF_STRUCT_INIT(sheaf_pool_stats)
 

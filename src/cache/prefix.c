@@ -119,15 +119,7 @@ static void settle(sheaf__keeper *keeper)
 sheaf_status sheaf__prefix_read_options(const sheaf_prefix_options *from,
                                         sheaf_prefix_options *to, sheaf_error *err)
 {
-    uint32_t size = from->struct_size;
-    if (size < sizeof size)
-        return sheaf__error_set(err, SHEAF_E_INVALID, "struct_size is %u", size);
-    memset(to, 0, sizeof *to);
-    memcpy(to, from, size < sizeof *to ? size : sizeof *to);
-    for (const unsigned char *p = (const unsigned char *)from; size > sizeof *to; size--)
-        if (p[size - 1] != 0)
-            return sheaf__error_set(err, SHEAF_E_INVALID,
-                                    "an option is set that this version does not know");
+    SHEAF__TRY(sheaf__struct_take(to, sizeof *to, from, err));
     if (to->clock != NULL && to->clock->now_ns == NULL)
         return sheaf__error_set(err, SHEAF_E_INVALID, "clock: now_ns is null");
     return SHEAF_OK;

@@ -62,23 +62,6 @@ void sheaf__pool_publish(sheaf_pool *pool)
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* The caller's options in this version's form: what it did not know is zero, and what we do not
- * know must be. */
-static sheaf_status read_options(const sheaf_pool_options *from, sheaf_pool_options *to,
-                                 sheaf_error *err)
-{
-    uint32_t size = from->struct_size;
-    if (size < sizeof size)
-        return sheaf__error_set(err, SHEAF_E_INVALID, "struct_size is %u", size);
-    memset(to, 0, sizeof *to);
-    memcpy(to, from, size < sizeof *to ? size : sizeof *to);
-    for (const unsigned char *p = (const unsigned char *)from; size > sizeof *to; size--)
-        if (p[size - 1] != 0)
-            return sheaf__error_set(err, SHEAF_E_INVALID,
-                                    "an option is set that this version does not know");
-    return SHEAF_OK;
-}
-
 static sheaf_status check_hooks(const sheaf_allocator *allocator,
                                 const sheaf_slab_memory *memory, sheaf_error *err)
 {
@@ -209,7 +192,7 @@ sheaf_status sheaf__pool_open_on(const sheaf_pool_options *options, const sheaf_
     if (options == NULL || out == NULL)
         return sheaf__error_set(err, SHEAF_E_INVALID, "options or out is null");
     sheaf_pool_options complete;
-    SHEAF__TRY(read_options(options, &complete, err));
+    SHEAF__TRY(sheaf__struct_take(&complete, sizeof complete, options, err));
     return open_complete(&complete, device, first_slab, out, err);
 }
 
@@ -219,7 +202,7 @@ sheaf_status sheaf_pool_open(const sheaf_pool_options *options, sheaf_pool **out
     if (options == NULL || out == NULL)
         return sheaf__error_set(err, SHEAF_E_INVALID, "options or out is null");
     sheaf_pool_options complete;
-    SHEAF__TRY(read_options(options, &complete, err));
+    SHEAF__TRY(sheaf__struct_take(&complete, sizeof complete, options, err));
     sheaf__device device = sheaf__device_cpu(complete.slab_memory);
     return open_complete(&complete, &device, 0, out, err);
 }

@@ -141,4 +141,9 @@ uint64_t sheaf__pool_collect(sheaf_pool *pool);
  * version does not know, and leaves that field alone. SHEAF_E_INVALID: it is less than 4. */
 SHEAF_WARN sheaf_status sheaf__struct_give(void *to, const void *from, uint64_t from_bytes);
 
+/* The caller's options in this version's form: what it did not know is zero, and what we do not know
+ * must be. SHEAF_E_INVALID: it is not, or the first field is less than 4. */
+SHEAF_WARN sheaf_status sheaf__struct_take(void *to, uint64_t to_bytes, const void *from,
+                                           sheaf_error *err);
+
 #endif

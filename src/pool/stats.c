@@ -1,6 +1,7 @@
 /* pool/stats.c - the statistics, and the snapshot of them that any thread may read. */
 #include <string.h>
 
+#include "base/bits.h"
 #include "pool/pool.h"
 
 _Static_assert(sizeof(sheaf_pool_stats) % sizeof(uint64_t) == 0, "the snapshot is whole words");
@@ -21,6 +22,8 @@ static void add_group(const sheaf__group *group, sheaf_pool_stats *out)
     out->blocks_shared += counts->shared;
     out->slabs += counts->slabs;
     out->slabs_empty += counts->slabs_empty;
+    out->slabs_least +=
+        sheaf__ceil_div_u64(counts->held + counts->retiring, group->layout->slab_blocks);
     out->slab_appends += counts->slab_appends;
     out->slab_releases += counts->slab_releases;
     out->slab_failures += counts->slab_failures;
@@ -62,6 +65,21 @@ sheaf_status sheaf__struct_give(void *to, const void *from, uint64_t from_bytes)
     uint64_t known = size < from_bytes ? size : from_bytes;
     memcpy((char *)to + sizeof size, (const char *)from + sizeof size, known - sizeof size);
     memset((char *)to + known, 0, size - known);
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__struct_take(void *to, uint64_t to_bytes, const void *from, sheaf_error *err)
+{
+    uint32_t size;
+    memcpy(&size, from, sizeof size);
+    if (size < sizeof size)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "struct_size is %u", size);
+    memset(to, 0, to_bytes);
+    memcpy(to, from, size < to_bytes ? size : to_bytes);
+    for (const unsigned char *p = from; size > to_bytes; size--)
+        if (p[size - 1] != 0)
+            return sheaf__error_set(err, SHEAF_E_INVALID,
+                                    "an option is set that this version does not know");
     return SHEAF_OK;
 }
 

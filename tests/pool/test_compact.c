@@ -187,6 +187,8 @@ static void the_emptiest_slabs_go_into_the_fullest(void **state)
     (void)state;
     sheaf_pool *pool = open_tiny(1, 64 * PAGE);
     fake_tree *t = tree_shaped(pool, "312342"); /* room: 9 rows, so two slabs */
+    assert_int_equal(stats_of(pool).slabs, 6);
+    assert_int_equal(stats_of(pool).slabs_least, 4);
     sheaf_compaction done = compact(pool, 100, SHEAF_OK);
     assert_int_equal(done.blocks_moved, 3); /* of slab 1, and of 2 */
     assert_int_equal(done.slabs_emptied, 2);

@@ -31,6 +31,7 @@ static void every_byte_is_counted_once(void **state)
     assert_int_equal(s.owners[SHEAF_OWNER_HOST], 8);
     assert_int_equal(s.owners[SHEAF_OWNER_IO], 1);
     assert_int_equal(s.slabs, 3);
+    assert_int_equal(s.slabs_least, 3);
     assert_int_equal(s.slab_appends, 3);
     assert_int_equal(s.blocks_acquired, 9);
     assert_int_equal(s.blocks_released, 1);
@@ -51,7 +52,7 @@ static void groups_add_up_to_the_pool(void **state)
     assert_int_equal(sheaf_pool_copy(pool, blocks[0], blocks[1]), SHEAF_OK);
     give(pool, 1, &blocks[14]);
     sheaf_pool_stats all = stats_of(pool), sum = SHEAF_POOL_STATS_INIT;
-    uint64_t *to = &sum.bytes_reserved, *last = &sum.bytes_copied_by_growth;
+    uint64_t *to = &sum.bytes_reserved, *last = &sum.slabs_least;
     for (uint32_t g = 0; g < 3; g++) {
         sheaf_pool_stats one = SHEAF_POOL_STATS_INIT;
         assert_int_equal(sheaf_pool_group_stats(pool, g, &one), SHEAF_OK);
