@@ -92,6 +92,9 @@ tap_equal "a_window_that_has_slid_past_is_run_anew" "$(sliding -p "${long:0:60}"
     "$(sliding -p "${long:0:60}" --load-kv "$work/slid.kv")"
 tap_equal "and_that_is_said" "$work/slid.kv: a window has let go of what the first 60 tokens need; the prompt is run from its beginning" \
     "$(head -n 1 "$work/said")"
+promised=$("$sheaf" inspect -m "$slid" --budget 128KiB | sed -n 's/.*sequence of \([0-9]*\) tokens.*/\1/p')
+answered=$({ "$sheaf" run -q -m "$slid" -p "$long" --prefill-chunk 32 --kv-budget 128KiB -n 2000 --ids 2>"$work/said" || true; } | wc -w)
+tap_equal "a_run_gets_the_tokens_that_inspect_promises" "$promised" "$((156 + answered))"
 
 # ---- what a file says of itself
 
