@@ -121,7 +121,7 @@ static void a_chunk_is_reserved_as_asked_and_at_most_what_is_left(void **state)
     assert_int_equal(step.reserved, 3);
     finish(&r, &step);
     assert_int_equal(sheaf_sequence_length(step.sequence), 8);
-    sheaf_step other = new_step(p, 0); /* matched, and no more for now */
+    sheaf_step other = new_step(p, 0); /* matched alone: it asks for no position */
     assert_int_equal(sheaf_prefix_publish(r.cache, p, step.sequence, 0, NULL), SHEAF_OK);
     assert_int_equal(reserve(&r, &other, 1, NULL), SHEAF_OK);
     assert_int_equal(other.match.length, 8);
