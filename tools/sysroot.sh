@@ -9,7 +9,7 @@ set -eu
 [ $# -ge 1 ] || { echo "usage: tools/sysroot.sh DIR [OS_RELEASE]" >&2; exit 2; }
 dir=$1
 os_release=${2:-/etc/os-release}
-packages="libc6-dev libcmocka-dev libxxhash-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev"
+packages="libc6-dev libcmocka-dev libxxhash-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev libmicrohttpd-dev"
 
 # shellcheck disable=SC1090
 system=$(. "$os_release" && echo "$ID $VERSION_ID ${VERSION_CODENAME:-}")

@@ -63,11 +63,11 @@ static void answer(sheaf__engine *engine, sheaf__choice *choice, const float *lo
         return;
     }
     engine->stats.tokens_told++;
-    sheaf__engine_tell(engine, choice,
-                       (sheaf__engine_event){.kind = SHEAF__EVENT_TOKEN,
-                                             .token = token,
-                                             .position = choice->n_ids - 1});
-    if (choice->n_ids - request->n_prompt == request->max_tokens)
+    const sheaf__engine_event event = {
+        .kind = SHEAF__EVENT_TOKEN, .token = token, .position = choice->n_ids - 1};
+    if (sheaf__engine_tell(engine, choice, event) != 0)
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_STOP, SHEAF_OK);
+    else if (choice->n_ids - request->n_prompt == request->max_tokens)
         sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_LENGTH, SHEAF_OK);
 }
 

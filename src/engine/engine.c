@@ -271,8 +271,8 @@ void sheaf__engine_stop(sheaf__engine *engine)
 
 /* ---- events ------------------------------------------------------------------------------ */
 
-void sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
-                        sheaf__engine_event event)
+int sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
+                       sheaf__engine_event event)
 {
     const sheaf__request *request = choice->request;
     event.choice = choice->index;
@@ -281,7 +281,7 @@ void sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
     event.cached_tokens = request->cached_tokens;
     event.n_prompt = request->n_prompt;
     event.n_computed = request->n_computed;
-    engine->options.on_event(engine->options.on_event_ctx, &event);
+    return engine->options.on_event(engine->options.on_event_ctx, &event);
 }
 
 void sheaf__engine_end_choice(sheaf__engine *engine, sheaf__choice *choice, uint32_t finish,

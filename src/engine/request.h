@@ -25,13 +25,41 @@
 #include "engine/generate.h"
 #include "sheaf/prefix.h"
 
-/* What is asked. Copied. */
+/* What is added to the logit of a token wherever it might be picked. */
+typedef struct sheaf__bias {
+    int32_t token; /* below the vocabulary, each at most once */
+    float value;   /* finite; -100 and less: never picked */
+} sheaf__bias;
+
+/* What becomes of a prompt when it has been run. */
+enum {
+    SHEAF__ASK_ANSWER = 0, /* answers are sampled */
+    SHEAF__ASK_PROMPT =
+        1 /* none is: the prompt is put into the prompt cache, its log-probabilities
+                              are told where they are wanted, and each choice ends with LENGTH */
+};
+
+/* What is asked. Copied, with all that it points to. */
 typedef struct sheaf__ask {
     const int32_t *tokens; /* [n_tokens], n_tokens >= 1 */
     uint32_t n_tokens;
     uint32_t n_choices;  /* 0: 1 */
     uint32_t max_tokens; /* of each choice; 0: as many as the context has room for */
-    int32_t priority;    /* SHEAF_PRIORITY_MIN to SHEAF_PRIORITY_MAX: higher ones go first */
+    uint32_t kind;       /* SHEAF__ASK_... */
+    bool ignore_eos;     /* a token that ends the text is told like any other */
+    bool logprobs;       /* each token of an answer is told with its log-probability */
+    bool
+        prompt_logprobs; /* so are those of the prompt, from its second on. Nothing of it is then taken
+                             from the prompt cache: each row's logits are wanted */
+    uint32_t n_top; /* with either: so many of the likeliest tokens beside; to SHEAF__MAX_TOP */
+    float presence_penalty; /* taken off the logit of each token that is in the answer so far */
+    float frequency_penalty; /* the same, times how often it is there */
+    const sheaf__bias *bias; /* [n_bias] */
+    uint32_t n_bias;
+    bool pin; /* PROMPT: what of it is in the prompt cache is pinned for `pin_owner` */
+    uint32_t pin_flags; /* SHEAF_PIN_... */
+    uint64_t pin_owner;
+    int32_t priority; /* SHEAF_PRIORITY_MIN to SHEAF_PRIORITY_MAX: higher ones go first */
     sheaf__sampler_options sampler; /* its choice is set for each */
     uint64_t session;               /* as in sheaf_prompt */
     const void *salt;               /* requests with different ones share nothing; null: none */

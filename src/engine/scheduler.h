@@ -72,9 +72,9 @@ static inline sheaf__request *sheaf__request_of(sheaf__list *link)
 
 /* ---- engine.c ---- */
 
-/* Tells of a choice: what is not set here is filled in. */
-void sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
-                        sheaf__engine_event event);
+/* Tells of a choice: what is not set here is filled in. Returns what the callback does. */
+int sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
+                       sheaf__engine_event event);
 
 /* Ends a choice that is not over: its whole answer is published where it came to its end, its
  * blocks go back, and it is told. */

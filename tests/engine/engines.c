@@ -15,13 +15,13 @@ static void hear_token(asked *a, const sheaf__engine_event *e)
 }
 
 /* On the engine's thread: an assertion may not leave it. */
-static void hear(void *ctx, const sheaf__engine_event *e)
+static int hear(void *ctx, const sheaf__engine_event *e)
 {
     host *h = ctx;
     asked *a = e->ctx;
     a->broken |= a->done || e->choice >= ENGINES_CHOICES || e->n_prompt != a->ask.n_tokens ||
                  e->cached_tokens >= e->n_prompt;
-    if (a->broken) return;
+    if (a->broken) return 0;
     a->cached = e->cached_tokens;
     a->n_computed = e->n_computed;
     switch (e->kind) {
@@ -30,12 +30,13 @@ static void hear(void *ctx, const sheaf__engine_event *e)
         a->broken |= a->finish[e->choice] != SHEAF__FINISH_NONE;
         a->finish[e->choice] = e->finish;
         break;
-    default:
+    case SHEAF__EVENT_DONE:
         for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++)
             a->broken |= a->finish[c] == SHEAF__FINISH_NONE;
         a->done = true;
         a->place = ++h->n_done;
     }
+    return 0;
 }
 
 /* ---- hosts ------------------------------------------------------------------------------- */

@@ -1,0 +1,90 @@
+/* server/server.h - one model, served: what its parts share, and its life.
+ *
+ * Owns: the engine's thread, the listener, the table of routes. Does not own: the model, flags, signals.
+ *
+ *     st = sheaf__server_open(&options, &server, &err);    // listens; /health says 503 "loading"
+ *     st = sheaf__server_serve(server, model, &err);       // the engine runs; /health says 200
+ *     sheaf__server_drain(server);                         // no new requests; any thread, any number
+ *     sheaf__server_stop(server);                          // those that are there are cancelled
+ *     sheaf__server_wait(server, timeout_ms);              // until none is left
+ *     sheaf__server_close(server);
+ *     sheaf__model_close(model);
+ */
+#ifndef SHEAF_SERVER_SERVER_H
+#define SHEAF_SERVER_SERVER_H
+
+#include "base/log.h"
+#include "engine/engine.h"
+#include "model/identity.h"
+#include "server/api.h"
+#include "server/http.h"
+#include "server/metrics.h"
+
+typedef struct sheaf__server_options {
+    sheaf__http_options http;     /* routes, ready, on_done and ctx are set here */
+    sheaf__engine_options engine; /* on_event and space are set here */
+    const char *model_path;       /* for /props */
+    const char *model_name;       /* served as; null: the last part of the path */
+    sheaf__identity identity;     /* of the model */
+    uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused */
+    sheaf__log *log;              /* null: none */
+} sheaf__server_options;
+
+enum {
+    SHEAF__SERVER_LOADING = 0,
+    SHEAF__SERVER_READY = 1,
+    SHEAF__SERVER_DRAINING = 2,
+    SHEAF__SERVER_STOPPED = 3
+};
+
+typedef struct sheaf__server {
+    sheaf__server_options options; /* strings are copies */
+    sheaf__model *model;           /* from READY on */
+    sheaf__engine *engine;
+    sheaf__http *http;
+    sheaf__log *log;
+    sheaf__metrics metrics;
+    _Atomic uint32_t state; /* SHEAF__SERVER_...; only goes up */
+    int64_t created;        /* seconds since 1970 */
+    uint64_t started_ns;
+    pthread_t engine_thread;
+    bool engine_runs;
+} sheaf__server;
+
+sheaf_status sheaf__server_open(const sheaf__server_options *options, sheaf__server **out,
+                                sheaf_error *err);
+sheaf_status sheaf__server_serve(sheaf__server *server, sheaf__model *model, sheaf_error *err);
+void sheaf__server_drain(sheaf__server *server);
+void sheaf__server_stop(sheaf__server *server);
+
+/* True: the engine has ended, and every exchange has been sent or dropped. timeout_ms 0: looks only. */
+bool sheaf__server_wait(sheaf__server *server, uint64_t timeout_ms);
+void sheaf__server_close(sheaf__server *server);
+
+/* What an API body is checked against. */
+sheaf__api_limits sheaf__server_limits(const sheaf__server *server);
+
+/* ---- the handlers; ctx is the server ----------------------------------------------------- */
+
+/* answer.c: POST /v1/chat/completions, /v1/completions */
+sheaf__http_handler sheaf__serve_chat, sheaf__serve_completion;
+
+/* tools.c: POST /tokenize, /detokenize, /apply-template; GET /v1/models, /props */
+sheaf__http_handler sheaf__serve_tokenize, sheaf__serve_detokenize, sheaf__serve_template,
+    sheaf__serve_models, sheaf__serve_props;
+
+/* cache_api.c: POST /v1/cache/preload, /v1/cache/reset */
+sheaf__http_handler sheaf__serve_preload, sheaf__serve_reset;
+
+/* stats.c, prometheus.c: GET /health, /v1/cache/stats, /metrics */
+sheaf__http_handler sheaf__serve_health, sheaf__serve_stats, sheaf__serve_metrics;
+
+/* map.c: GET /slots, /v1/cache/map */
+sheaf__http_handler sheaf__serve_slots, sheaf__serve_map;
+
+/* page.c: GET /, and what it needs */
+sheaf__http_handler sheaf__serve_page;
+extern const sheaf__http_route sheaf__page_routes[]; /* [sheaf__n_page_routes] */
+extern const uint32_t sheaf__n_page_routes;
+
+#endif
