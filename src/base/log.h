@@ -6,7 +6,8 @@
  *     sheaf__log_line(&log, SHEAF__LOG_INFO, "request done", "id", "s", id, "status", "u", 200u, NULL);
  *
  *     text   2026-11-30T01:02:03.456Z info  request done id=req_4f status=200
- *     json   {"time":"2026-11-30T01:02:03.456Z","level":"info","message":"request done","id":"req_4f","status":200}
+ *     json   {"time":"2026-11-30T01:02:03.456Z","level":"info","message":"request done",
+ *             "id":"req_4f","status":200}                                          (on one line)
  */
 #ifndef SHEAF_BASE_LOG_H
 #define SHEAF_BASE_LOG_H
@@ -29,8 +30,8 @@ typedef struct sheaf__log {
 } sheaf__log;
 
 /* One line, written by one write(2). Then triples up to a null: a name, a kind, a value: "s" const char *
- * (null is allowed), "u" uint32_t, "U" uint64_t, "i" int32_t, "f" double. Texts are cut at 256 bytes, a line
- * at 4096; bytes that could break a line or its form are escaped. `log` null: nothing. */
+ * (null is allowed), "u" uint32_t, "U" uint64_t, "i" int32_t, "f" double. Texts are cut at 256 bytes,
+ * a line at 4096; bytes that could break a line or its form are escaped. `log` null: nothing. */
 void sheaf__log_line(const sheaf__log *log, uint32_t level, const char *message, ...)
     __attribute__((sentinel));
 

@@ -64,6 +64,16 @@ void sheaf__server_close(sheaf__server *server);
 /* What an API body is checked against. */
 sheaf__api_limits sheaf__server_limits(const sheaf__server *server);
 
+/* What the ctx of every ask points to: the first member of what an endpoint keeps of a request. The
+ * server's on_event calls hear, whose value it returns. */
+typedef struct sheaf__served sheaf__served;
+struct sheaf__served {
+    int (*hear)(sheaf__served *served, const sheaf__engine_event *event);
+    const char *id;    /* of the exchange; good until DONE */
+    uint32_t endpoint; /* SHEAF__ENDPOINT_... */
+    uint64_t asked_ns; /* when it was submitted */
+};
+
 /* ---- the handlers; ctx is the server ----------------------------------------------------- */
 
 /* answer.c: POST /v1/chat/completions, /v1/completions */
