@@ -1,6 +1,7 @@
 /* engine/scheduler.h - what the files of an engine share: its state, and the parts of a step.
  *
- *     engine.c     the queue, events, life
+ *     submit.c     what other threads ask: requests, cancelling, the end
+ *     engine.c     life, events, the order of a step
  *     scheduler.c  who has a share in the step, and what gives way where there is no room
  *     batch.c      the step is run, committed, published, sampled
  *
