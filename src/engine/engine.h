@@ -99,7 +99,7 @@ void sheaf__engine_destroy(sheaf__engine *engine);
  * SHEAF_FULL: max_queue of them wait. SHEAF_REFUSED: the prompt's blocks are more than the prompt cache
  * may hold, and the ask wants it pinned. SHEAF_E_CONTEXT: the prompt is longer than the context, or than
  * the pool has room for; the sentence has both numbers. SHEAF_E_INVALID: no token, one outside the
- * vocabulary, a sampler's value or priority out of range. SHEAF_E_CANCELLED: draining or stopped.
+ * vocabulary, a value of the ask out of its range. SHEAF_E_CANCELLED: draining or stopped.
  * SHEAF_E_NO_MEMORY; else as the namespace function. */
 sheaf_status sheaf__engine_submit(sheaf__engine *engine, const sheaf__ask *ask, uint64_t *id,
                                   sheaf_error *err);

@@ -24,6 +24,35 @@ static sheaf_status begin_choice(sheaf__choice *choice, const sheaf__ask *ask,
     return SHEAF_OK;
 }
 
+/* What the ask says of every choice alike. */
+static sheaf_status copy_ask(sheaf__request *request, const sheaf__ask *ask,
+                             sheaf__memory *memory)
+{
+    request->ctx = ask->ctx;
+    request->n_prompt = ask->n_tokens;
+    request->n_choices = ask->n_choices;
+    request->max_tokens = ask->max_tokens;
+    request->kind = ask->kind;
+    request->ignore_eos = ask->ignore_eos;
+    request->logprobs = ask->logprobs;
+    request->prompt_logprobs = ask->prompt_logprobs;
+    request->n_top = ask->n_top;
+    request->presence_penalty = ask->presence_penalty;
+    request->frequency_penalty = ask->frequency_penalty;
+    request->pin = ask->pin;
+    request->pin_flags = ask->pin_flags;
+    request->pin_owner = ask->pin_owner;
+    request->priority = ask->priority;
+    request->sampler = ask->sampler;
+    request->session = ask->session;
+    if (ask->n_bias == 0) return SHEAF_OK;
+    request->bias = sheaf__memory_alloc(memory, ask->n_bias, sizeof *ask->bias);
+    if (request->bias == NULL) return SHEAF_E_NO_MEMORY;
+    request->n_bias = ask->n_bias;
+    memcpy(request->bias, ask->bias, ask->n_bias * sizeof *ask->bias);
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf__request_create(const sheaf__ask *ask, const sheaf_key *space,
                                    sheaf__memory *memory, sheaf__request **out)
 {
@@ -31,20 +60,15 @@ sheaf_status sheaf__request_create(const sheaf__ask *ask, const sheaf_key *space
     sheaf__request *request = sheaf__memory_alloc(memory, 1, request_bytes(n_choices));
     if (request == NULL) return SHEAF_E_NO_MEMORY;
     sheaf__list_init(&request->link);
-    request->ctx = ask->ctx;
-    request->n_prompt = ask->n_tokens;
-    request->n_choices = n_choices;
-    request->max_tokens = ask->max_tokens;
-    request->priority = ask->priority;
-    request->sampler = ask->sampler;
     request->space = *space;
-    request->session = ask->session;
-    for (uint32_t i = 0; i < n_choices; i++) {
+    sheaf_status st = copy_ask(request, ask, memory);
+    for (uint32_t i = 0; st == SHEAF_OK && i < n_choices; i++) {
         sheaf__choice *choice = &request->choices[i];
         choice->request = request;
         choice->index = i;
-        sheaf_status st = begin_choice(choice, ask, memory);
-        if (st == SHEAF_OK) continue;
+        st = begin_choice(choice, ask, memory);
+    }
+    if (st != SHEAF_OK) {
         sheaf__request_destroy(request, memory);
         return st;
     }
@@ -59,6 +83,7 @@ void sheaf__request_destroy(sheaf__request *request, sheaf__memory *memory)
         SHEAF__ASSERT(choice->kv.sequence == NULL && choice->ticket == 0);
         sheaf__memory_free(memory, choice->ids, choice->ids_capacity, sizeof *choice->ids);
     }
+    sheaf__memory_free(memory, request->bias, request->n_bias, sizeof *request->bias);
     sheaf__memory_free(memory, request, 1, request_bytes(request->n_choices));
 }
 

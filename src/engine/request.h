@@ -31,6 +31,8 @@ typedef struct sheaf__bias {
     float value;   /* finite; -100 and less: never picked */
 } sheaf__bias;
 
+#define SHEAF__MAX_BIAS 1024 /* of one ask */
+
 /* What becomes of a prompt when it has been run. */
 enum {
     SHEAF__ASK_ANSWER = 0, /* answers are sampled */
@@ -55,7 +57,7 @@ typedef struct sheaf__ask {
     float presence_penalty; /* taken off the logit of each token that is in the answer so far */
     float frequency_penalty; /* the same, times how often it is there */
     const sheaf__bias *bias; /* [n_bias] */
-    uint32_t n_bias;
+    uint32_t n_bias;         /* at most SHEAF__MAX_BIAS */
     bool pin; /* PROMPT: what of it is in the prompt cache is pinned for `pin_owner` */
     uint32_t pin_flags; /* SHEAF_PIN_... */
     uint64_t pin_owner;
@@ -89,6 +91,14 @@ struct sheaf__request {
     uint64_t id;
     void *ctx;
     uint32_t n_prompt, n_choices, max_tokens;
+    uint32_t kind; /* SHEAF__ASK_... */
+    bool ignore_eos, logprobs, prompt_logprobs, pin;
+    uint32_t n_top;
+    float presence_penalty, frequency_penalty;
+    sheaf__bias *bias; /* [n_bias], its own */
+    uint32_t n_bias;
+    uint32_t pin_flags;
+    uint64_t pin_owner;
     int32_t priority;
     sheaf__sampler_options sampler;
     sheaf_key space;
@@ -99,6 +109,7 @@ struct sheaf__request {
     uint32_t n_over;        /* choices */
     uint32_t cached_tokens; /* of the prompt, found when it was admitted */
     uint64_t n_computed;    /* positions run for it */
+    uint32_t told_prompt; /* with prompt_logprobs: positions of the prompt below it were told */
     sheaf__choice choices[];
 };
 

@@ -1,10 +1,51 @@
 /* engine/submit.c - what other threads ask of an engine: requests, cancelling, the end. */
+#include <math.h>
+
 #include "base/status.h"
 #include "engine/scheduler.h"
 
 #define MAX_CHOICES 128
 
 /* ---- submitting -------------------------------------------------------------------------- */
+
+static sheaf_status check_bias(const sheaf__ask *ask, uint32_t vocab, sheaf_error *err)
+{
+    if (ask->n_bias > SHEAF__MAX_BIAS)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a bias for %u tokens: at most %u may",
+                                ask->n_bias, SHEAF__MAX_BIAS);
+    if (ask->n_bias != 0 && ask->bias == NULL)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a bias of no tokens");
+    for (uint32_t i = 0; i < ask->n_bias; i++) {
+        const sheaf__bias *bias = &ask->bias[i];
+        if (bias->token < 0 || (uint32_t)bias->token >= vocab)
+            return sheaf__error_set(err, SHEAF_E_INVALID,
+                                    "a bias for token %d, outside the vocabulary of %u",
+                                    bias->token, vocab);
+        if (!isfinite(bias->value))
+            return sheaf__error_set(err, SHEAF_E_INVALID, "the bias of token %d is no number",
+                                    bias->token);
+        for (uint32_t k = 0; k < i; k++)
+            if (ask->bias[k].token == bias->token)
+                return sheaf__error_set(err, SHEAF_E_INVALID, "two biases for token %d",
+                                        bias->token);
+    }
+    return SHEAF_OK;
+}
+
+/* What is wanted beside the tokens themselves. */
+static sheaf_status check_wishes(const sheaf__engine *engine, const sheaf__ask *ask,
+                                 sheaf_error *err)
+{
+    if (ask->kind > SHEAF__ASK_PROMPT)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "an ask of an unknown kind: %u",
+                                ask->kind);
+    if (ask->n_top > SHEAF__MAX_TOP)
+        return sheaf__error_set(err, SHEAF_E_INVALID, "%u likeliest tokens are more than %d",
+                                ask->n_top, SHEAF__MAX_TOP);
+    if (!isfinite(ask->presence_penalty) || !isfinite(ask->frequency_penalty))
+        return sheaf__error_set(err, SHEAF_E_INVALID, "a penalty is no number");
+    return check_bias(ask, engine->model->config.vocab, err);
+}
 
 static sheaf_status check_ask(const sheaf__engine *engine, const sheaf__ask *ask,
                               sheaf_error *err)
@@ -35,7 +76,7 @@ static sheaf_status check_ask(const sheaf__engine *engine, const sheaf__ask *ask
                                 ask->priority, SHEAF_PRIORITY_MIN, SHEAF_PRIORITY_MAX);
     if (sheaf__sampler_check(&ask->sampler) != SHEAF_OK)
         return sheaf__error_set(err, SHEAF_E_INVALID, "a sampling value is out of range");
-    return SHEAF_OK;
+    return check_wishes(engine, ask, err);
 }
 
 static sheaf_status find_space(const sheaf__engine *engine, const sheaf__ask *ask,

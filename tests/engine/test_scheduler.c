@@ -1,4 +1,6 @@
 /* test_scheduler.c - the rules of an engine, one by one, on a small model. */
+#include <math.h>
+
 #include "engine/engines.h"
 #include "testing.h"
 
@@ -470,6 +472,44 @@ static void what_cannot_be_served_is_refused_at_once(void **state)
     host_close(&h);
 }
 
+static void wishes_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a;
+    static sheaf__bias bias[SHEAF__MAX_BIAS + 1];
+    open_small(&h, (sheaf__engine_options){0});
+    host_ask(&h, &a, (want){.n = 10, .kind = 1, .max_tokens = 1});
+    sheaf__ask ask = a.ask;
+    ask.kind = 2;
+    refuse(&h, ask, SHEAF_E_INVALID, "unknown kind: 2");
+    ask = a.ask;
+    ask.n_top = SHEAF__MAX_TOP + 1;
+    refuse(&h, ask, SHEAF_E_INVALID, "21 likeliest tokens");
+    ask = a.ask;
+    ask.presence_penalty = NAN;
+    refuse(&h, ask, SHEAF_E_INVALID, "penalty");
+    ask.presence_penalty = 0;
+    ask.frequency_penalty = -INFINITY;
+    refuse(&h, ask, SHEAF_E_INVALID, "penalty");
+    ask = a.ask;
+    ask.n_bias = 2;
+    refuse(&h, ask, SHEAF_E_INVALID, "no tokens");
+    ask.bias = bias;
+    bias[0] = (sheaf__bias){5, 1};
+    bias[1] = (sheaf__bias){5, 2};
+    refuse(&h, ask, SHEAF_E_INVALID, "two biases for token 5");
+    bias[1].token = (int32_t)h.model->config.vocab;
+    refuse(&h, ask, SHEAF_E_INVALID, "outside the vocabulary");
+    bias[1].token = -1;
+    refuse(&h, ask, SHEAF_E_INVALID, "token -1");
+    bias[1] = (sheaf__bias){6, INFINITY};
+    refuse(&h, ask, SHEAF_E_INVALID, "bias of token 6");
+    ask.n_bias = SHEAF__MAX_BIAS + 1;
+    refuse(&h, ask, SHEAF_E_INVALID, "1025 tokens");
+    host_close(&h);
+}
+
 static void what_an_engine_cannot_do_is_refused(void **state)
 {
     (void)state;
@@ -571,6 +611,7 @@ int main(void)
         cmocka_unit_test(who_is_alone_and_has_no_room_ends_with_length),
         cmocka_unit_test(a_window_keeps_what_it_sees_alone),
         cmocka_unit_test(what_cannot_be_served_is_refused_at_once),
+        cmocka_unit_test(wishes_out_of_range_are_refused),
         cmocka_unit_test(what_an_engine_cannot_do_is_refused),
         cmocka_unit_test(cancelling_at_every_phase_returns_every_block),
         cmocka_unit_test(destroying_an_engine_ends_what_is_left),
