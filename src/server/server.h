@@ -2,6 +2,8 @@
  *
  * Owns: the engine's thread, the listener, the table of routes. Does not own: the model, flags, signals.
  *
+ *     LOADING --serve--> READY --drain--> DRAINING --stop--> STOPPED      only to the right, also by leaps
+ *
  *     st = sheaf__server_open(&options, &server, &err);    // listens; /health says 503 "loading"
  *     st = sheaf__server_serve(server, model, &err);       // the engine runs; /health says 200
  *     sheaf__server_drain(server);                         // no new requests; any thread, any number
@@ -13,6 +15,9 @@
 #ifndef SHEAF_SERVER_SERVER_H
 #define SHEAF_SERVER_SERVER_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "base/log.h"
 #include "engine/engine.h"
 #include "model/identity.h"
@@ -22,12 +27,12 @@
 
 typedef struct sheaf__server_options {
     sheaf__http_options http;     /* routes, ready, on_done and ctx are set here */
-    sheaf__engine_options engine; /* on_event and space are set here */
+    sheaf__engine_options engine; /* on_event and space are set here; `prefix` is copied */
     const char *model_path;       /* for /props */
     const char *model_name;       /* served as; null: the last part of the path */
     sheaf__identity identity;     /* of the model */
     uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused */
-    sheaf__log *log;              /* null: none */
+    sheaf__log *log;              /* null: none. Must outlive the server */
 } sheaf__server_options;
 
 enum {
@@ -47,18 +52,34 @@ typedef struct sheaf__server {
     _Atomic uint32_t state; /* SHEAF__SERVER_...; only goes up */
     int64_t created;        /* seconds since 1970 */
     uint64_t started_ns;
+    sheaf_prefix_options prefix; /* what options.engine.prefix points to, unless it is null */
     pthread_t engine_thread;
-    bool engine_runs;
+    bool engine_runs; /* its thread has been started */
+    bool engine_over; /* no request is left and none can come; under `mutex`, as all below */
+    bool closing, quiesced;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
 } sheaf__server;
 
+/* Listens. SHEAF_E_NO_MEMORY; else as sheaf__http_open. */
 sheaf_status sheaf__server_open(const sheaf__server_options *options, sheaf__server **out,
                                 sheaf_error *err);
+
+/* Starts the engine on a model that outlives the server; once. SHEAF_E_CANCELLED: drained or stopped
+ * before: nothing was started. SHEAF_E_IO: no thread; else as sheaf__engine_create. */
 sheaf_status sheaf__server_serve(sheaf__server *server, sheaf__model *model, sheaf_error *err);
+
+/* No new connection, no new request of the engine; what runs goes on to its end, and connections
+ * that are there may still ask for what needs no engine run: /health, statistics. */
 void sheaf__server_drain(sheaf__server *server);
+
+/* The same, and what runs is cancelled. */
 void sheaf__server_stop(sheaf__server *server);
 
 /* True: the engine has ended, and every exchange has been sent or dropped. timeout_ms 0: looks only. */
 bool sheaf__server_wait(sheaf__server *server, uint64_t timeout_ms);
+
+/* Stops, waits for the engine's step and for handlers, and gives everything back. Null is allowed. */
 void sheaf__server_close(sheaf__server *server);
 
 /* What an API body is checked against. */
