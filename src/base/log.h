@@ -31,7 +31,8 @@ typedef struct sheaf__log {
 
 /* One line, written by one write(2). Then triples up to a null: a name, a kind, a value: "s" const char *
  * (null is allowed), "u" uint32_t, "U" uint64_t, "i" int32_t, "f" double. Texts are cut at 256 bytes,
- * a line at 4096; bytes that could break a line or its form are escaped. `log` null: nothing. */
+ * a line at 4096: fields that it has no room for are left out, and "cut" is true. Bytes that could break
+ * a line or its form are escaped. `log` null: nothing. errno stays. Any thread. */
 void sheaf__log_line(const sheaf__log *log, uint32_t level, const char *message, ...)
     __attribute__((sentinel));
 
