@@ -31,7 +31,8 @@ enum {
 
 #define SHEAF__MAX_BUCKETS 24
 
-/* counts[i]: values at most bounds[i] and beyond bounds[i - 1]; the last: all others. */
+/* counts[i]: values at most bounds[i] and beyond bounds[i - 1];
+ * counts[SHEAF__MAX_BUCKETS]: all others. */
 typedef struct sheaf__histogram {
     _Atomic uint64_t counts[SHEAF__MAX_BUCKETS + 1];
     _Atomic uint64_t sum; /* nanoseconds, or tokens */
