@@ -31,13 +31,12 @@ typedef struct sheaf__reply_text {
 } sheaf__reply_text;
 
 /* stops: UTF-8. Special tokens are no text. */
-
 void sheaf__reply_text_init(sheaf__reply_text *t, const sheaf__tokenizer *tok,
                             const char *const *stops, uint32_t n_stops);
 
 /* Appends to `out` what the token makes certain, whole characters. *stopped: a stop text is complete
- * and none can begin before it; nothing may be pushed after it. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: fit for `free` only.
- * O(bytes * n_stops), and what is held may be moved. */
+ * and none can begin before it; nothing may be pushed after it. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: fit
+ * for `free` only. O(bytes * n_stops), and what is held may be moved. */
 sheaf_status sheaf__reply_text_push(sheaf__reply_text *t, int32_t token, sheaf__text *out,
                                     bool *stopped);
 

@@ -34,14 +34,6 @@ struct sheaf__sampler {
 
 #define KEEP_ALL 0 /* the cutoff below all ranks */
 
-/* The loop over the vocabulary is four times as fast with fused multiply-add in line; models
- * are opened only on processors that have it (base/isa.c). */
-#if defined(__x86_64__)
-#    define WITH_FMA __attribute__((target("fma")))
-#else
-#    define WITH_FMA
-#endif
-
 void sheaf__philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -172,8 +164,8 @@ static uint64_t keep_top_k(sheaf__sampler *s, const float *logits)
 }
 
 /* Weights of the candidates down to the cutoff, 0 for the others; returns their sum. */
-WITH_FMA static double weigh(sheaf__sampler *s, const float *logits, float largest,
-                             uint64_t cutoff)
+SHEAF__WITH_FMA static double weigh(sheaf__sampler *s, const float *logits, float largest,
+                                    uint64_t cutoff)
 {
     const float temperature = s->options.temperature;
     double sum = 0;
