@@ -34,6 +34,13 @@ static inline const sheaf_sequence *sheaf__sequence_of_const(const sheaf_parked 
     return (const sheaf_sequence *)(const void *)parked;
 }
 
+/* The rows that it has in a group. Good until the next call on it. */
+static inline const sheaf__table *sheaf__sequence_table(const sheaf_sequence *seq,
+                                                        uint32_t group)
+{
+    return &seq->room.tables[group];
+}
+
 /* An empty running sequence with room for `positions`. SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__sequence_new(sheaf_pool *pool, uint32_t positions, sheaf_sequence **out);
 

@@ -100,6 +100,7 @@ sheaf_status sheaf__engine_create(sheaf__model *model, const sheaf__engine_optio
     engine->next_id = 1;
     sheaf__memory_init(&engine->memory, model->options.allocator);
     sheaf__list_init(&engine->inbox);
+    sheaf__list_init(&engine->jobs);
     sheaf__list_init(&engine->live);
     pthread_mutex_init(&engine->mutex, NULL);
     pthread_cond_init(&engine->wake, NULL);
@@ -118,7 +119,7 @@ void sheaf__engine_destroy(sheaf__engine *engine)
     if (engine == NULL) return;
     sheaf__memory *memory = &engine->model->memory;
     sheaf__engine_stop(engine);
-    while (sheaf__engine_step(engine)) continue;
+    while (sheaf__engine_step(engine) || !sheaf__list_empty(&engine->jobs)) continue;
     sheaf_prefix_close(engine->prefix);
     sheaf__sampler_destroy(engine->sampler);
     uint64_t n = engine->shares_capacity;
@@ -300,6 +301,7 @@ static void sweep(sheaf__engine *engine)
 bool sheaf__engine_step(sheaf__engine *engine)
 {
     take_new(engine);
+    if (sheaf__engine_run_jobs(engine)) take_new(engine); /* jobs may have submitted some */
     if (sheaf__list_empty(&engine->live)) return false;
     end_cancelled(engine);
     sheaf_status st = sheaf_prefix_expire(engine->prefix, NULL);
@@ -314,13 +316,19 @@ bool sheaf__engine_step(sheaf__engine *engine)
     return true;
 }
 
+/* With the lock held. */
+static bool is_asked(const sheaf__engine *engine)
+{
+    return !sheaf__list_empty(&engine->inbox) || !sheaf__list_empty(&engine->jobs);
+}
+
 /* Sleeps until there is something to do. False: there will not be. */
 static bool sleep_until_asked(sheaf__engine *engine)
 {
     pthread_mutex_lock(&engine->mutex);
-    while (sheaf__list_empty(&engine->inbox) && !engine->closing)
+    while (!is_asked(engine) && !engine->closing)
         pthread_cond_wait(&engine->wake, &engine->mutex);
-    bool asked = !sheaf__list_empty(&engine->inbox);
+    bool asked = is_asked(engine);
     pthread_mutex_unlock(&engine->mutex);
     return asked;
 }

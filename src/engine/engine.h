@@ -60,8 +60,8 @@ typedef struct sheaf__engine_event {
 } sheaf__engine_event;
 
 /* On the engine's thread, in the middle of a step: may submit, cancel and post, and nothing else.
- * After TOKEN, non-zero ends this choice with SHEAF__FINISH_STOP (a stop text has been met): its blocks
- * are published as far as they are whole. After other events the value is ignored. */
+ * After TOKEN, non-zero ends this choice with SHEAF__FINISH_STOP (a stop text has been met): what was
+ * computed of it is published, the token is not. After other events the value is ignored. */
 typedef int sheaf__engine_event_fn(void *ctx, const sheaf__engine_event *event);
 
 /* The namespace of a salt: [salt_bytes] (null: none), on the model's pool. Any thread. */
@@ -107,7 +107,8 @@ sheaf_status sheaf__engine_submit(sheaf__engine *engine, const sheaf__ask *ask, 
 /* Ends a request within one step. Any thread. SHEAF_MISS: there is none of this number (any more). */
 sheaf_status sheaf__engine_cancel(sheaf__engine *engine, uint64_t id);
 
-/* One step, on the engine's thread. False: no request is there, nothing was done. */
+/* One step, on the engine's thread, and before it the jobs that are posted. False: no request is
+ * there, and nothing else was done. */
 bool sheaf__engine_step(sheaf__engine *engine);
 
 /* Steps, and sleeps while there is nothing to do, until drained or stopped and no request is left. The
@@ -153,7 +154,8 @@ struct sheaf__engine_job {
 };
 
 /* Calls job->fn once, soon: also on an engine that drains or stops, and at the latest in
- * sheaf__engine_destroy. In the order in which they were posted. Any thread. */
+ * sheaf__engine_destroy. In the order in which they were posted; what a job posts comes after the next
+ * step, where there is one. Any thread. */
 void sheaf__engine_post(sheaf__engine *engine, sheaf__engine_job *job);
 
 /* A request as it stands. */

@@ -321,6 +321,7 @@ static void enter(sheaf__engine *engine, sheaf__choice *choice, const sheaf_step
     pthread_mutex_lock(&engine->mutex);
     engine->n_queued--;
     pthread_mutex_unlock(&engine->mutex);
+    sheaf__engine_tell(engine, choice, (sheaf__engine_event){.kind = SHEAF__EVENT_ADMITTED});
 }
 
 void sheaf__engine_plan(sheaf__engine *engine)

@@ -4,6 +4,7 @@
  *     engine.c     life, events, the order of a step
  *     scheduler.c  who has a share in the step, and what gives way where there is no room
  *     batch.c      the step is run, committed, published, sampled
+ *     jobs.c       what is done between steps: jobs, looking at what runs
  *
  * Invariants between steps, on the engine's thread:
  *   1 `live` is in the order of sheaf__choice_order; only the engine's thread changes it, with the
@@ -36,9 +37,10 @@ struct sheaf__engine {
     uint32_t max_prompt; /* tokens that an empty pool has room for */
     bool windows;        /* some layers have one */
 
-    pthread_mutex_t mutex; /* guards the following seven */
+    pthread_mutex_t mutex; /* guards the following eight */
     pthread_cond_t wake;
     sheaf__list inbox; /* requests, oldest first */
+    sheaf__list jobs;  /* oldest first */
     sheaf__list live;  /* see invariant 1 */
     sheaf__memory memory;
     uint64_t next_id;
@@ -81,6 +83,11 @@ int sheaf__engine_tell(sheaf__engine *engine, const sheaf__choice *choice,
  * blocks go back, and it is told. */
 void sheaf__engine_end_choice(sheaf__engine *engine, sheaf__choice *choice, uint32_t finish,
                               sheaf_status status);
+
+/* ---- jobs.c ---- */
+
+/* Runs the jobs that are there now. False: there was none. */
+bool sheaf__engine_run_jobs(sheaf__engine *engine);
 
 /* ---- scheduler.c ---- */
 

@@ -3,15 +3,25 @@
 
 /* ---- what is told ------------------------------------------------------------------------ */
 
-static void hear_token(asked *a, const sheaf__engine_event *e)
+static int hear_token(asked *a, const sheaf__engine_event *e)
 {
     uint32_t c = e->choice;
-    if (a->n_tokens[c] >= ENGINES_TOKENS || a->finish[c] != SHEAF__FINISH_NONE ||
-        e->position != a->ask.n_tokens + a->n_tokens[c]) {
+    if (!a->admitted || a->n_tokens[c] >= ENGINES_TOKENS ||
+        a->finish[c] != SHEAF__FINISH_NONE || e->position != a->ask.n_tokens + a->n_tokens[c]) {
         a->broken = true;
-        return;
+        return 0;
     }
     a->tokens[c][a->n_tokens[c]++] = e->token;
+    return a->n_tokens[c] == a->stop_after[c];
+}
+
+/* Once, before anything else. */
+static void hear_admitted(asked *a)
+{
+    a->broken |= a->admitted;
+    for (uint32_t c = 0; c < ENGINES_CHOICES; c++)
+        a->broken |= a->n_tokens[c] != 0 || a->finish[c] != SHEAF__FINISH_NONE;
+    a->admitted = true;
 }
 
 /* On the engine's thread: an assertion may not leave it. */
@@ -25,7 +35,8 @@ static int hear(void *ctx, const sheaf__engine_event *e)
     a->cached = e->cached_tokens;
     a->n_computed = e->n_computed;
     switch (e->kind) {
-    case SHEAF__EVENT_TOKEN: hear_token(a, e); break;
+    case SHEAF__EVENT_TOKEN: return hear_token(a, e);
+    case SHEAF__EVENT_ADMITTED: hear_admitted(a); break;
     case SHEAF__EVENT_OVER:
         a->broken |= a->finish[e->choice] != SHEAF__FINISH_NONE;
         a->finish[e->choice] = e->finish;

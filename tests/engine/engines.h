@@ -45,6 +45,8 @@ typedef struct asked {
     int32_t tokens[ENGINES_CHOICES][ENGINES_TOKENS];
     uint32_t n_tokens[ENGINES_CHOICES];
     uint32_t finish[ENGINES_CHOICES];
+    uint32_t stop_after[ENGINES_CHOICES]; /* tokens after which the callback ends it; 0: none */
+    bool admitted;
     bool done;
     bool broken;         /* it was told what it must not be */
     uint32_t place;      /* it was the so-manieth to be done, from 1 on */
