@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "model/utf8.h"
 #include "server/http.h"
 
 static const char *type_of(uint32_t status)
@@ -19,15 +20,20 @@ static const char *type_of(uint32_t status)
     }
 }
 
-/* Ends a text that was cut inside a character before that character. */
-static void mend_end(char *text)
+/* Clients' words stand in sentences, cut by the size of the place: what is not UTF-8 becomes '?', a
+ * character that is cut goes. */
+static void mend(char *text)
 {
-    size_t n = strlen(text), back = 0;
-    while (back < n && back < 4 && ((unsigned char)text[n - 1 - back] & 0xC0) == 0x80) back++;
-    if (back == n) return;
-    unsigned char first = (unsigned char)text[n - 1 - back];
-    size_t need = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
-    if (back + 1 < need) text[n - 1 - back] = 0;
+    uint64_t n = strlen(text);
+    for (uint64_t at = 0; at < n;) {
+        sheaf__utf8_char c = sheaf__utf8_read(text + at, n - at);
+        if (c.code == SHEAF__UTF8_ILL && c.cut) {
+            text[at] = 0;
+            return;
+        }
+        if (c.code == SHEAF__UTF8_ILL) memset(text + at, '?', c.size);
+        at += c.size;
+    }
 }
 
 bool sheaf__api_error_set(sheaf__api_error *e, uint32_t status, const char *code,
@@ -39,8 +45,8 @@ bool sheaf__api_error_set(sheaf__api_error *e, uint32_t status, const char *code
     va_start(args, format);
     vsnprintf(e->message, sizeof e->message, format, args);
     va_end(args);
-    mend_end(e->param);
-    mend_end(e->message);
+    mend(e->param);
+    mend(e->message);
     return false;
 }
 
