@@ -78,7 +78,8 @@ bool sheaf__api_read_preload(const char *body, uint64_t n, const sheaf__api_limi
                              sheaf__completion *out, sheaf__api_error *error);
 void sheaf__completion_free(sheaf__completion *c); /* harmless on a zeroed one */
 
-/* The number of a session's name: the first 8 bytes of its SHA-256, little endian, never 0. */
+/* The number of a session's name: the first 8 bytes of its SHA-256, little endian, and 1 where
+ * these are 0. 0: the system has no SHA-256. */
 uint64_t sheaf__api_session(const char *name);
 
 /* {"cache_salt": ...}, {"prompt_cache_key": ...} (also "session"), or nothing: everything. An empty body
