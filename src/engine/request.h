@@ -25,12 +25,6 @@
 #include "engine/generate.h"
 #include "sheaf/prefix.h"
 
-/* What is added to the logit of a token wherever it might be picked. */
-typedef struct sheaf__bias {
-    int32_t token; /* below the vocabulary, each at most once */
-    float value;   /* finite; -100 and less: never picked */
-} sheaf__bias;
-
 #define SHEAF__MAX_BIAS 1024 /* of one ask */
 
 /* What becomes of a prompt when it has been run. */

@@ -10,8 +10,10 @@
  */
 #include "engine/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/fmath.h"
 #include "base/fpenv.h"
@@ -27,12 +29,16 @@ struct sheaf__sampler {
     sheaf__sampler_options options;
     uint32_t vocab;
     sheaf__memory *memory;
-    float *weight;  /* [vocab] exp((logit - largest) / temperature); 1 for the largest */
-    uint64_t *heap; /* [n_heap] of [vocab] ranks, the best first */
+    float *weight; /* [vocab] exp((logit - largest) / temperature); 1 for the largest */
+    float *bent;   /* [vocab] the logits, where something bends them */
+    uint64_t
+        *heap; /* [n_heap] of [vocab] ranks, the best first; before that, counts of tokens */
     uint32_t n_heap;
 };
 
 #define KEEP_ALL 0 /* the cutoff below all ranks */
+
+#define BANNED (-100.0f) /* by a bias of this or less */
 
 void sheaf__philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
@@ -68,8 +74,9 @@ sheaf_status sheaf__sampler_create(const sheaf__sampler_options *options, uint32
     s->vocab = vocab;
     s->memory = memory;
     s->weight = sheaf__memory_alloc(memory, vocab, sizeof *s->weight);
+    s->bent = sheaf__memory_alloc(memory, vocab, sizeof *s->bent);
     s->heap = sheaf__memory_alloc(memory, vocab, sizeof *s->heap);
-    if (s->weight == NULL || s->heap == NULL) {
+    if (s->weight == NULL || s->bent == NULL || s->heap == NULL) {
         sheaf__sampler_destroy(s);
         return SHEAF_E_NO_MEMORY;
     }
@@ -81,6 +88,7 @@ void sheaf__sampler_destroy(sheaf__sampler *s)
 {
     if (s == NULL) return;
     sheaf__memory_free(s->memory, s->weight, s->vocab, sizeof *s->weight);
+    sheaf__memory_free(s->memory, s->bent, s->vocab, sizeof *s->bent);
     sheaf__memory_free(s->memory, s->heap, s->vocab, sizeof *s->heap);
     sheaf__memory_free(s->memory, s, 1, sizeof *s);
 }
@@ -95,6 +103,47 @@ sheaf_status sheaf__sampler_set(sheaf__sampler *s, const sheaf__sampler_options 
     SHEAF__TRY(sheaf__sampler_check(options));
     s->options = *options;
     return SHEAF_OK;
+}
+
+/* ---- bending ----------------------------------------------------------------------------- */
+
+static bool penalises(const sheaf__bending *b)
+{
+    return b->n_tokens != 0 && (b->presence_penalty != 0 || b->frequency_penalty != 0);
+}
+
+static float finite_of(double logit)
+{
+    if (logit > (double)FLT_MAX) return FLT_MAX;
+    return logit < -(double)FLT_MAX ? -FLT_MAX : (float)logit;
+}
+
+/* What is banned gets minus infinity, which has no weight. */
+static void add_bias(sheaf__sampler *s, const sheaf__bending *b)
+{
+    uint32_t n_banned = 0;
+    for (uint32_t i = 0; i < b->n_bias; i++) n_banned += b->bias[i].value <= BANNED;
+    for (uint32_t i = 0; i < b->n_bias; i++) {
+        float *logit = &s->bent[b->bias[i].token];
+        if (b->bias[i].value <= BANNED && n_banned < s->vocab)
+            *logit = -INFINITY;
+        else
+            *logit = finite_of((double)*logit + (double)b->bias[i].value);
+    }
+}
+
+static void take_penalties(sheaf__sampler *s, const sheaf__bending *b)
+{
+    uint64_t *count = s->heap; /* [vocab], good where a token of the answer is */
+    for (uint32_t i = 0; i < b->n_tokens; i++) count[b->tokens[i]] = 0;
+    for (uint32_t i = 0; i < b->n_tokens; i++) count[b->tokens[i]]++;
+    for (uint32_t i = 0; i < b->n_tokens; i++) {
+        uint32_t token = (uint32_t)b->tokens[i];
+        if (count[token] == 0 || s->bent[token] == -INFINITY) continue;
+        s->bent[token] = finite_of((double)s->bent[token] - (double)b->presence_penalty -
+                                   (double)b->frequency_penalty * (double)count[token]);
+        count[token] = 0; /* once for each */
+    }
 }
 
 /* ---- ranking ----------------------------------------------------------------------------- */
@@ -229,19 +278,35 @@ static uint32_t draw(const sheaf__sampler *s, double u, double sum)
     return last;
 }
 
-int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position)
+static uint32_t pick(sheaf__sampler *s, const float *logits, uint32_t position)
 {
-    uint64_t saved = sheaf__fpenv_enter();
     uint32_t best = find_largest(logits, s->vocab);
-    if (s->options.temperature == 0) {
-        sheaf__fpenv_leave(saved);
-        return (int32_t)best;
-    }
+    if (s->options.temperature == 0) return best;
     uint64_t cutoff = keep_top_k(s, logits);
     double sum = weigh(s, logits, logits[best], cutoff);
     cutoff = keep_top_p(s, logits, sum, cutoff);
     sum = narrow(s, logits, cutoff);
-    uint32_t picked = draw(s, draw_unit(&s->options, position), sum);
+    return draw(s, draw_unit(&s->options, position), sum);
+}
+
+int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position)
+{
+    uint64_t saved = sheaf__fpenv_enter();
+    uint32_t picked = pick(s, logits, position);
+    sheaf__fpenv_leave(saved);
+    return (int32_t)picked;
+}
+
+int32_t sheaf__sampler_pick_bent(sheaf__sampler *s, const float *logits,
+                                 const sheaf__bending *bending, uint32_t position)
+{
+    bool penalty = penalises(bending);
+    if (bending->n_bias == 0 && !penalty) return sheaf__sampler_pick(s, logits, position);
+    uint64_t saved = sheaf__fpenv_enter();
+    memcpy(s->bent, logits, s->vocab * sizeof *logits);
+    add_bias(s, bending);
+    if (penalty) take_penalties(s, bending);
+    uint32_t picked = pick(s, s->bent, position);
     sheaf__fpenv_leave(saved);
     return (int32_t)picked;
 }

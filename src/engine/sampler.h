@@ -1,8 +1,8 @@
 /* engine/sampler.h - from logits to a token.
  *
- * Owns: temperature, top-k, top-p, min-p and the random numbers. The generator is counter-based
- * (Philox 4x32-10), keyed by seed and choice, its counter the position: what is drawn depends
- * on nothing that ran before.
+ * Owns: bias and penalties, temperature, top-k, top-p, min-p and the random numbers. The generator
+ * is counter-based (Philox 4x32-10), keyed by seed and choice, its counter the position: what is drawn
+ * depends on nothing that ran before.
  */
 #ifndef SHEAF_ENGINE_SAMPLER_H
 #define SHEAF_ENGINE_SAMPLER_H
@@ -17,6 +17,22 @@ typedef struct sheaf__sampler_options {
     uint64_t seed;
     uint32_t choice; /* index of the answer among the n of one request */
 } sheaf__sampler_options;
+
+/* What is added to the logit of a token wherever it might be picked. */
+typedef struct sheaf__bias {
+    int32_t token; /* below the vocabulary, each at most once */
+    float value;   /* finite; -100 and less: never picked */
+} sheaf__bias;
+
+/* What bends the logits before anything else is done with them. */
+typedef struct sheaf__bending {
+    const sheaf__bias *bias; /* [n_bias] */
+    uint32_t n_bias;
+    float presence_penalty;  /* finite, as the next */
+    float frequency_penalty; /* times how often a token is among `tokens` */
+    const int32_t *tokens;   /* [n_tokens]: the answer so far, without its prompt */
+    uint32_t n_tokens;
+} sheaf__bending;
 
 typedef struct sheaf__sampler sheaf__sampler;
 
@@ -43,6 +59,14 @@ sheaf_status sheaf__sampler_set(sheaf__sampler *s, const sheaf__sampler_options 
  * Probabilities are exp((logit - largest) / temperature) by base/fmath.h, summed in double over
  * ascending ids, so the same token comes out on every machine. */
 int32_t sheaf__sampler_pick(sheaf__sampler *s, const float *logits, uint32_t position);
+
+/* The same of bent logits; greedy too. In double, each line rounded to float and kept finite:
+ *     logit + bias
+ *     logit - presence_penalty - frequency_penalty * count    where count is not 0
+ * A token that is banned by its bias is not picked, unless all are: then none is banned.
+ * O(vocab + n_bias + n_tokens). Allocates nothing. */
+int32_t sheaf__sampler_pick_bent(sheaf__sampler *s, const float *logits,
+                                 const sheaf__bending *bending, uint32_t position);
 
 /* Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1,
  * 2, 3). */

@@ -1,13 +1,8 @@
 /* tests/engine/test_sampler.c - from logits to a token: filters, ties, randomness. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <math.h>
+#include "testing.h"
 
-#include <cmocka.h>
+#include <float.h>
+#include <math.h>
 
 #include "engine/sampler.h"
 #include "odd_fpenv.h"
@@ -268,6 +263,162 @@ static void the_callers_rounding_mode_changes_nothing(void **state)
     assert_memory_equal(a, b, sizeof a);
 }
 
+/* ---- bent logits ------------------------------------------------------------------------- */
+
+static int32_t greedy_of(const float *logits, uint32_t vocab, sheaf__bending b)
+{
+    sheaf__sampler *s = sampler((sheaf__sampler_options){0}, vocab);
+    int32_t picked = sheaf__sampler_pick_bent(s, logits, &b, 0);
+    sheaf__sampler_destroy(s);
+    return picked;
+}
+
+static void penalties_count_what_the_answer_has(void **state)
+{
+    (void)state;
+    const float logits[4] = {3, 2.5f, 2, 0};
+    const int32_t once[1] = {0}, often[6] = {0, 1, 1, 0, 1, 1};
+    sheaf__bending b = {.presence_penalty = 0.4f, .tokens = once, .n_tokens = 1};
+    assert_int_equal(greedy_of(logits, 4, b), 0);
+    b.presence_penalty = 0.6f;
+    assert_int_equal(greedy_of(logits, 4, b), 1);
+    b.n_tokens = 0; /* nothing has been answered */
+    assert_int_equal(greedy_of(logits, 4, b), 0);
+    b = (sheaf__bending){.frequency_penalty = 0.3f, .tokens = often, .n_tokens = 6};
+    assert_int_equal(greedy_of(logits, 4, b), 0); /* 2.4, 1.3, 2, 0 */
+    b.frequency_penalty = 0.6f;
+    assert_int_equal(greedy_of(logits, 4, b), 2); /* 1.8, 0.1, 2, 0 */
+    b.frequency_penalty = -0.6f;
+    assert_int_equal(greedy_of(logits, 4, b), 1); /* 4.2, 4.9, 2, 0 */
+    b.frequency_penalty = 0;
+    b.presence_penalty = 3;
+    assert_int_equal(greedy_of(logits, 4, b), 2); /* the same for each, however often */
+}
+
+static void a_banned_token_is_never_picked(void **state)
+{
+    (void)state;
+    const float logits[4] = {5, 5, -3e38f, 5}, flat[4] = {0};
+    const sheaf__bias bias[4] = {{1, -100}, {0, -200}, {3, -1e30f}, {2, -100}};
+    const int32_t tokens[2] = {1, 2};
+    const sheaf__sampler_options hot = {.temperature = 3e38f, .seed = 4};
+    sheaf__bending b = {
+        .bias = bias, .n_bias = 3, .presence_penalty = 2, .tokens = tokens, .n_tokens = 2};
+    assert_int_equal(greedy_of(logits, 4, b), 2);
+    sheaf__sampler *s = sampler(hot, 4);
+    for (uint32_t i = 0; i < 2000; i++)
+        assert_int_equal(sheaf__sampler_pick_bent(s, logits, &b, i), 2);
+    b.n_bias = 2;
+    for (uint32_t i = 0; i < 2000; i++)
+        assert_true(sheaf__sampler_pick_bent(s, flat, &b, i) >= 2);
+    sheaf__sampler_destroy(s);
+    b.n_bias = 4;                               /* all: none is */
+    assert_int_equal(greedy_of(flat, 4, b), 1); /* -102, the others -200, -1e30 and -102 */
+}
+
+static void a_bias_is_added_before_everything(void **state)
+{
+    (void)state;
+    const float logits[5] = {1, 9, 4, 2, 3};
+    const sheaf__bias bias[2] = {{3, 100}, {0, 5}};
+    const sheaf__bending b = {.bias = bias, .n_bias = 2};
+    assert_int_equal(greedy_of(logits, 5, b), 3);
+    sheaf__sampler *s = sampler((sheaf__sampler_options){.temperature = 1.5f, .top_k = 2}, 5);
+    for (uint32_t i = 0; i < 2000; i++)
+        assert_int_equal(sheaf__sampler_pick_bent(s, logits, &b, i), 3);
+    sheaf__sampler_destroy(s);
+}
+
+static void bent_logits_stay_finite(void **state)
+{
+    (void)state;
+    const float logits[3] = {FLT_MAX, FLT_MAX, -FLT_MAX};
+    const sheaf__bias bias[2] = {{1, FLT_MAX}, {2, -99}};
+    const int32_t tokens[3] = {0, 1, 1};
+    sheaf__bending b = {.bias = bias, .n_bias = 2, .tokens = tokens, .n_tokens = 3};
+    assert_int_equal(greedy_of(logits, 3, b), 0); /* equal again */
+    b.frequency_penalty = -FLT_MAX;
+    assert_int_equal(greedy_of(logits, 3, b), 0);
+    b.frequency_penalty = FLT_MAX;
+    assert_int_equal(greedy_of(logits, 3, b), 0); /* 0, -FLT_MAX, -FLT_MAX */
+    sheaf__sampler *s = sampler((sheaf__sampler_options){.temperature = 1}, 3);
+    for (uint32_t i = 0; i < 100; i++)
+        assert_int_equal(sheaf__sampler_pick_bent(s, logits, &b, i), 0);
+    sheaf__sampler_destroy(s);
+}
+
+enum { BENT_VOCAB = 40, BENT_TOKENS = 60 };
+
+/* Each token by itself, looking through the whole answer. */
+static void bend_naively(float *logits, const sheaf__bending *b)
+{
+    for (int32_t t = 0; t < BENT_VOCAB; t++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < b->n_bias; i++)
+            if (b->bias[i].token == t)
+                logits[t] = b->bias[i].value <= -100 ? -1e30f : logits[t] + b->bias[i].value;
+        for (uint32_t i = 0; i < b->n_tokens; i++) count += b->tokens[i] == t;
+        if (count != 0 && logits[t] != -1e30f)
+            logits[t] = (float)((double)logits[t] - (double)b->presence_penalty -
+                                (double)b->frequency_penalty * count);
+    }
+}
+
+static void random_bendings_pick_as_naive_ones(void **state)
+{
+    (void)state;
+    uint64_t random = testing_seed(20261130);
+    const sheaf__sampler_options all[] = {{0},
+                                          {.temperature = 1, .seed = 3},
+                                          {.temperature = 0.7f, .top_p = 0.8f, .seed = 4},
+                                          {.temperature = 2, .top_k = 5, .min_p = 0.1f}};
+    sheaf__sampler *s = sampler(all[0], BENT_VOCAB);
+    for (uint32_t round = 0; round < 20000; round++) {
+        float logits[BENT_VOCAB], naive[BENT_VOCAB];
+        sheaf__bias bias[BENT_VOCAB / 2];
+        int32_t tokens[BENT_TOKENS];
+        for (uint32_t i = 0; i < BENT_VOCAB; i++)
+            naive[i] = logits[i] = (float)(testing_random(&random) % 97) * 0.11f;
+        for (uint32_t i = 0; i < BENT_TOKENS; i++)
+            tokens[i] = (int32_t)(testing_random(&random) % (1 + round % BENT_VOCAB));
+        for (uint32_t i = 0; i < BENT_VOCAB / 2; i++) {
+            float value = (float)(testing_random(&random) % 120) * 0.1f - 6;
+            bias[i] = (sheaf__bias){(int32_t)(2 * i), i % 5 == 0 ? -100 : value};
+        }
+        sheaf__bending b = {bias, 0, 0, 0, tokens, 0};
+        if (round % 2 != 0) b.n_bias = (uint32_t)(testing_random(&random) % (BENT_VOCAB / 2));
+        if (round % 3 != 0) b.presence_penalty = (float)(testing_random(&random) % 40) / 7 - 2;
+        if (round % 5 != 0) b.frequency_penalty = (float)(testing_random(&random) % 9) / 7;
+        b.n_tokens = (uint32_t)(testing_random(&random) % BENT_TOKENS);
+        bend_naively(naive, &b);
+        assert_int_equal(sheaf__sampler_set(s, &all[round % 4]), SHEAF_OK);
+        int32_t bent = sheaf__sampler_pick_bent(s, logits, &b, round);
+        assert_int_equal(bent, sheaf__sampler_pick(s, naive, round));
+    }
+    sheaf__sampler_destroy(s);
+}
+
+static void the_rounding_mode_does_not_bend(void **state)
+{
+    (void)state;
+    float logits[64];
+    int32_t tokens[64], a[300], b[300];
+    sheaf__bias bias[64];
+    for (int32_t i = 0; i < 64; i++) {
+        logits[i] = (float)(i * 29 % 64) * 0.3f;
+        tokens[i] = i * i % 50;
+        bias[i] = (sheaf__bias){i, (float)i / 3};
+    }
+    const sheaf__bending bending = {bias, 64, 0.1f, 0.7f, tokens, 64};
+    sheaf__sampler *s = sampler((sheaf__sampler_options){.temperature = 4, .seed = 5}, 64);
+    for (uint32_t i = 0; i < 300; i++) a[i] = sheaf__sampler_pick_bent(s, logits, &bending, i);
+    fpenv_set(ODD_FPENV);
+    for (uint32_t i = 0; i < 300; i++) b[i] = sheaf__sampler_pick_bent(s, logits, &bending, i);
+    fpenv_set(DEFAULT_FPENV);
+    assert_memory_equal(a, b, sizeof a);
+    sheaf__sampler_destroy(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +434,12 @@ int main(void)
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_alone),
         cmocka_unit_test(picks_equal_the_committed_ones),
         cmocka_unit_test(the_callers_rounding_mode_changes_nothing),
+        cmocka_unit_test(penalties_count_what_the_answer_has),
+        cmocka_unit_test(a_banned_token_is_never_picked),
+        cmocka_unit_test(a_bias_is_added_before_everything),
+        cmocka_unit_test(bent_logits_stay_finite),
+        cmocka_unit_test(random_bendings_pick_as_naive_ones),
+        cmocka_unit_test(the_rounding_mode_does_not_bend),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, set_up, tear_down);
