@@ -42,33 +42,60 @@ void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_
 
 /* ---- sampling ---------------------------------------------------------------------------- */
 
-/* The choice's next token, by the logits of its last one. */
-static void answer(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
+/* A function of the logits, the ask and the choice's tokens alone. */
+static int32_t pick(sheaf__engine *engine, const sheaf__choice *choice, const float *logits)
 {
     const sheaf__request *request = choice->request;
+    const sheaf__bending bending = {.bias = request->bias,
+                                    .n_bias = request->n_bias,
+                                    .presence_penalty = request->presence_penalty,
+                                    .frequency_penalty = request->frequency_penalty,
+                                    .tokens = choice->ids + request->n_prompt,
+                                    .n_tokens = choice->n_ids - request->n_prompt};
     sheaf__sampler_options o = request->sampler;
     o.choice = choice->index;
     sheaf_status st = sheaf__sampler_set(engine->sampler, &o);
     SHEAF__ASSERT(st == SHEAF_OK); /* checked when it was submitted */
-    int32_t token = sheaf__sampler_pick(engine->sampler, logits, choice->n_ids - 1);
-    if (sheaf__config_is_eos(&engine->model->config, token)) {
-        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_STOP, SHEAF_OK);
-        return;
-    }
-    pthread_mutex_lock(&engine->mutex);
-    st = sheaf__choice_push(choice, token, &engine->memory);
-    pthread_mutex_unlock(&engine->mutex);
-    if (st != SHEAF_OK) {
-        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, st);
-        return;
+    (void)st;
+    return sheaf__sampler_pick_bent(engine->sampler, logits, &bending, choice->n_ids - 1);
+}
+
+/* Tells the choice's last token, which was picked by these logits, and ends the choice where that is
+ * its last. */
+static void tell_token(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
+{
+    const sheaf__request *request = choice->request;
+    sheaf__logprobs logprobs;
+    sheaf__engine_event event = {.kind = SHEAF__EVENT_TOKEN,
+                                 .token = choice->ids[choice->n_ids - 1],
+                                 .position = choice->n_ids - 1};
+    if (request->logprobs) {
+        sheaf__logprobs_of(logits, engine->model->config.vocab, event.token, request->n_top,
+                           &logprobs);
+        event.logprobs = &logprobs;
     }
     engine->stats.tokens_told++;
-    const sheaf__engine_event event = {
-        .kind = SHEAF__EVENT_TOKEN, .token = token, .position = choice->n_ids - 1};
     if (sheaf__engine_tell(engine, choice, event) != 0)
         sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_STOP, SHEAF_OK);
     else if (choice->n_ids - request->n_prompt == request->max_tokens)
         sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_LENGTH, SHEAF_OK);
+}
+
+/* The choice's next token, by the logits of its last one. */
+static void answer(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
+{
+    int32_t token = pick(engine, choice, logits);
+    if (sheaf__config_is_eos(&engine->model->config, token) && !choice->request->ignore_eos) {
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_STOP, SHEAF_OK);
+        return;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    sheaf_status st = sheaf__choice_push(choice, token, &engine->memory);
+    pthread_mutex_unlock(&engine->mutex);
+    if (st == SHEAF_OK)
+        tell_token(engine, choice, logits);
+    else
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, st);
 }
 
 /* At the end of the prompt: the other choices share its blocks from here on. One that cannot have a
