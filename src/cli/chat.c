@@ -42,6 +42,7 @@ static sheaf_status parse(int argc, char **argv, chat_flags *f, bool *done, shea
 {
     sheaf__flags flags = {0};
     sheaf__model_flags_add(&f->model, &flags);
+    sheaf__kv_budget_flag_add(&f->model.kv_budget_bytes, &flags);
     sheaf__flags_add(&flags, SHEAF__FLAG_TEXT, "system=TEXT", &f->system, "system message");
     sheaf__flags_add(&flags, SHEAF__FLAG_TEXT, "chat-template=NAME", &f->template_name,
                      "a template's name instead of the model's own");

@@ -42,8 +42,11 @@ typedef struct sheaf__model_flags {
         .kv_dtype = SHEAF_CODEC_BF16                                                           \
     }
 
-/* Adds the model flags to a table. */
+/* Adds the model flags to a table, all but --kv-budget. */
 void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags);
+
+/* Adds --kv-budget. */
+void sheaf__kv_budget_flag_add(uint64_t *value, sheaf__flags *flags);
 
 /* Of these, --kv-dtype alone. */
 void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags);

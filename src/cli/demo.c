@@ -78,6 +78,7 @@ static sheaf_status parse(int argc, char **argv, demo_state *demo, bool *done, s
 {
     sheaf__flags flags = {0};
     sheaf__model_flags_add(&demo->model_flags, &flags);
+    sheaf__kv_budget_flag_add(&demo->model_flags.kv_budget_bytes, &flags);
     sheaf__flag_range(sheaf__flags_add(&flags, SHEAF__FLAG_U32, "questions,q=N",
                                        &demo->n_questions, "questions to ask (default 8)"),
                       1, MAX_QUESTIONS);

@@ -89,10 +89,14 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
     sheaf__flag_range(sheaf__flags_add(flags, number, "prefill-chunk=N", &values->prefill_chunk,
                                        "tokens of a prompt run at once (default 512)"),
                       1, 1 << 16);
-    sheaf__flags_add(flags, SHEAF__FLAG_BYTES, "kv-budget=BYTES", &values->kv_budget_bytes,
-                     "memory for K and V (default: the machine's)");
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "copy-weights", &values->copy_weights,
                      "copy the weights into huge pages");
+}
+
+void sheaf__kv_budget_flag_add(uint64_t *value, sheaf__flags *flags)
+{
+    sheaf__flags_add(flags, SHEAF__FLAG_BYTES, "kv-budget=BYTES", value,
+                     "memory for K and V (default: the machine's)");
 }
 
 sheaf_status sheaf__cli_need_model(const char *path, sheaf_error *err)

@@ -127,6 +127,7 @@ static sheaf_status parse(int argc, char **argv, run_flags *f, bool *done, sheaf
 {
     sheaf__flags flags = {0};
     sheaf__model_flags_add(&f->model, &flags);
+    sheaf__kv_budget_flag_add(&f->model.kv_budget_bytes, &flags);
     add_prompt_flags(f, &flags);
     add_file_flags(f, &flags);
     add_answer_flags(f, &flags);

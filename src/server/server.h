@@ -31,7 +31,8 @@ typedef struct sheaf__server_options {
     const char *model_path;       /* for /props */
     const char *model_name;       /* served as; null: the last part of the path */
     sheaf__identity identity;     /* of the model */
-    uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused */
+    uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused. Where these two come with
+                                     the model they are set in the server's own copy, before serve */
     sheaf__log *log;              /* null: none. Must outlive the server */
 } sheaf__server_options;
 
