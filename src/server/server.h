@@ -2,7 +2,7 @@
  *
  * Owns: the engine's thread, the listener, the table of routes. Does not own: the model, flags, signals.
  *
- *     LOADING --serve--> READY --drain--> DRAINING --stop--> STOPPED      only to the right, also by leaps
+ *     LOADING --serve--> READY --drain--> DRAINING --stop--> STOPPED    only to the right, also by leaps
  *
  *     st = sheaf__server_open(&options, &server, &err);    // listens; /health says 503 "loading"
  *     st = sheaf__server_serve(server, model, &err);       // the engine runs; /health says 200
@@ -25,14 +25,15 @@
 #include "server/http.h"
 #include "server/metrics.h"
 
+/* identity and chat_family may also be set in the server's own copy, once they are known, before it
+ * serves. */
 typedef struct sheaf__server_options {
     sheaf__http_options http;     /* routes, ready, on_done and ctx are set here */
     sheaf__engine_options engine; /* on_event and space are set here; `prefix` is copied */
     const char *model_path;       /* for /props */
     const char *model_name;       /* served as; null: the last part of the path */
     sheaf__identity identity;     /* of the model */
-    uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused. Where these two come with
-                                     the model they are set in the server's own copy, before serve */
+    uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused */
     sheaf__log *log;              /* null: none. Must outlive the server */
 } sheaf__server_options;
 

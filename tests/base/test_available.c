@@ -1,5 +1,5 @@
-/* base/available.c: what the machine says, and what each control group on the way up leaves, out of a tree
- * that is written for each case. */
+/* base/available.c: what the machine says, and what each control group on the way up leaves, out of a
+ * tree that is written for each case. */
 #include "testing.h"
 
 #include <errno.h>
