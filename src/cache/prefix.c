@@ -29,6 +29,18 @@ uint32_t sheaf__prefix_first_needed(const sheaf_prefix *cache, uint32_t group, u
     return sheaf__visible_begin(whole, sheaf__prefix_window(cache, group)) / bt;
 }
 
+uint64_t sheaf__prefix_entry_bytes(const sheaf_prefix *cache, uint32_t n)
+{
+    uint32_t bt = cache->block_tokens;
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < cache->n_groups; g++) {
+        uint32_t first = sheaf__prefix_first_needed(cache, g, n);
+        bytes +=
+            (uint64_t)(sheaf__blocks_of(n, bt) - first) * sheaf__prefix_block_bytes(cache, g);
+    }
+    return bytes;
+}
+
 uint64_t sheaf__prefix_now(const sheaf_prefix *cache)
 {
     return cache->clock.now_ns(cache->clock.ctx);

@@ -151,6 +151,9 @@ struct sheaf_prefix {
 
 /* ---- prefix.c ---------------------------------------------------------------------------- */
 
+/* Bytes of the blocks that a match of n positions needs. Any thread. */
+uint64_t sheaf__prefix_entry_bytes(const sheaf_prefix *cache, uint32_t n);
+
 /* Every public call that changes the cache stands between these two: leave() brings limits, counts and
  * both snapshots up to date, and at SHEAF_CHECK 2 verifies everything. They nest. */
 void sheaf__prefix_enter(sheaf_prefix *cache);

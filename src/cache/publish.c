@@ -86,19 +86,6 @@ static void lay_out(plan *p)
 
 /* ---- what is refused --------------------------------------------------------------------- */
 
-/* Bytes of the blocks that an entry of n positions needs. */
-static uint64_t entry_bytes(const sheaf_prefix *cache, uint32_t n)
-{
-    uint32_t bt = cache->block_tokens;
-    uint64_t bytes = 0;
-    for (uint32_t g = 0; g < cache->n_groups; g++) {
-        uint32_t first = sheaf__prefix_first_needed(cache, g, n);
-        bytes +=
-            (uint64_t)(sheaf__blocks_of(n, bt) - first) * sheaf__prefix_block_bytes(cache, g);
-    }
-    return bytes;
-}
-
 /* Whether the path has this block in a group. */
 static bool path_has(const plan *p, uint32_t group, uint32_t number)
 {
@@ -125,7 +112,8 @@ static sheaf_status refuse(const plan *p)
 {
     sheaf_prefix *cache = p->cache;
     uint32_t n = p->n > p->prompt->n_tokens ? p->n : p->prompt->n_tokens;
-    uint64_t bytes = entry_bytes(cache, n), capacity = cache->limits.capacity_bytes;
+    uint64_t bytes = sheaf__prefix_entry_bytes(cache, n),
+             capacity = cache->limits.capacity_bytes;
     if (bytes > capacity)
         return sheaf__ledger_refuse(cache, SHEAF_REFUSED_TOO_LARGE, bytes, capacity, n);
     if (p->first != p->end && !can_be_matched(p))

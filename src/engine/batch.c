@@ -7,6 +7,7 @@
  */
 #include "base/status.h"
 #include "engine/scheduler.h"
+#include "sheaf/ledger.h"
 
 /* ---- logits ------------------------------------------------------------------------------ */
 
@@ -38,6 +39,52 @@ void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_
     SHEAF__ASSERT(st != SHEAF_E_FOREIGN && st != SHEAF_E_INVALID);
     (void)st; /* the prefix cache counts what it refuses */
     choice->published = length;
+}
+
+void sheaf__engine_pin(sheaf__engine *engine, sheaf__choice *choice)
+{
+    sheaf__request *request = choice->request;
+    sheaf_prompt prompt = sheaf__choice_prompt(choice);
+    sheaf_status st =
+        sheaf_prefix_pin(engine->prefix, &prompt, request->pin_owner, request->pin_flags,
+                         &request->pin, &request->pinned_tokens);
+    SHEAF__ASSERT(st != SHEAF_E_INVALID);
+    (void)st; /* who waits for it is told by the lack of a pin */
+}
+
+/* ---- the prompt's log-probabilities ------------------------------------------------------ */
+
+/* Rows of positions [first, end) whose logits are wanted: the last ones. */
+static uint32_t count_logits(const sheaf__choice *choice, uint32_t first, uint32_t end)
+{
+    const sheaf__request *request = choice->request;
+    if (!sheaf__choice_tells_prompt(choice))
+        return end == choice->n_ids && request->kind == SHEAF__ASK_ANSWER;
+    uint32_t from = request->told_prompt - 1;
+    if (from < first) from = first;
+    return from < end ? end - from : 0;
+}
+
+/* Tells what the rows of logits say of the positions after them: [n, vocab], the last one that of the
+ * sequence's last token. */
+static void tell_prompt(sheaf__engine *engine, sheaf__choice *choice, const float *logits,
+                        uint32_t n)
+{
+    sheaf__request *request = choice->request;
+    uint32_t vocab = engine->model->config.vocab, end = sheaf__kv_length(&choice->kv);
+    for (uint32_t i = 0; i < n && sheaf__choice_tells_prompt(choice); i++) {
+        uint32_t position = end - n + i + 1;
+        SHEAF__ASSERT(position == request->told_prompt);
+        sheaf__logprobs logprobs;
+        sheaf__logprobs_of(logits + (uint64_t)i * vocab, vocab, choice->ids[position],
+                           request->n_top, &logprobs);
+        request->told_prompt++;
+        sheaf__engine_tell(engine, choice,
+                           (sheaf__engine_event){.kind = SHEAF__EVENT_PROMPT,
+                                                 .token = choice->ids[position],
+                                                 .position = position,
+                                                 .logprobs = &logprobs});
+    }
 }
 
 /* ---- sampling ---------------------------------------------------------------------------- */
@@ -119,6 +166,10 @@ static void answer_all(sheaf__engine *engine, sheaf__choice *choice, const float
         answer(engine, choice, logits);
         return;
     }
+    if (request->kind == SHEAF__ASK_PROMPT) {
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_LENGTH, SHEAF_OK);
+        return;
+    }
     fork_choices(engine, choice);
     for (uint32_t i = 0; i < request->n_choices; i++)
         answer(engine, &request->choices[i], logits);
@@ -131,11 +182,12 @@ static sheaf__forward_item item_of(sheaf__share *share)
 {
     sheaf__choice *choice = share->choice;
     uint32_t length = sheaf__kv_length(&choice->kv);
-    bool cached = share->n == 0, ends = length + share->n == choice->n_ids;
+    bool cached = share->n == 0;
     return (sheaf__forward_item){.kv = &choice->kv,
                                  .tokens = choice->ids + length - cached,
                                  .n_tokens = share->n + cached,
-                                 .n_logits = ends,
+                                 .n_logits =
+                                     count_logits(choice, length - cached, length + share->n),
                                  .n_cached = cached};
 }
 
@@ -147,7 +199,7 @@ static void fail_share(sheaf__engine *engine, sheaf__choice *choice, sheaf_statu
     sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, why);
 }
 
-/* Makes what was run part of the sequence. logits: [vocab] of its last token, where it was run. */
+/* Makes what was run part of the sequence. logits: [item->n_logits, vocab]. */
 static void settle(sheaf__engine *engine, const sheaf__forward_item *item,
                    sheaf__choice *choice, const float *logits)
 {
@@ -164,9 +216,12 @@ static void settle(sheaf__engine *engine, const sheaf__forward_item *item,
     sheaf__engine_publish(engine, choice, 0);
     st = sheaf__kv_slide(&choice->kv, 0);
     SHEAF__ASSERT(st == SHEAF_OK); /* nothing is reserved */
-    if (item->n_logits == 0) return;
+    tell_prompt(engine, choice, logits, item->n_logits);
+    if (sheaf__kv_length(&choice->kv) != choice->n_ids) return;
     sheaf__engine_drop_ticket(engine, choice); /* all that was claimed is there */
-    answer_all(engine, choice, logits);
+    const uint64_t vocab = engine->model->config.vocab;
+    answer_all(engine, choice,
+               item->n_logits != 0 ? logits + (item->n_logits - 1) * vocab : NULL);
 }
 
 /* After a batch has failed: each share by itself, so that only those end that cannot be run. */
@@ -175,7 +230,9 @@ static void run_apart(sheaf__engine *engine)
     for (uint32_t i = 0; i < engine->n_shares; i++) {
         sheaf__choice *choice = engine->shares[i].choice;
         sheaf__forward_item item = item_of(&engine->shares[i]);
-        sheaf_status st = sheaf__forward_run(engine->model->forward, &item, 1, engine->logits);
+        sheaf_status st = sheaf__engine_grow_logits(engine, item.n_logits);
+        if (st == SHEAF_OK)
+            st = sheaf__forward_run(engine->model->forward, &item, 1, engine->logits);
         if (st == SHEAF_OK)
             settle(engine, &item, choice, engine->logits);
         else

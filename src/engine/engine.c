@@ -162,6 +162,8 @@ void sheaf__engine_end_choice(sheaf__engine *engine, sheaf__choice *choice, uint
     if (choice->kv.sequence != NULL &&
         (finish == SHEAF__FINISH_STOP || finish == SHEAF__FINISH_LENGTH))
         sheaf__engine_publish(engine, choice, SHEAF_PUBLISH_TAIL);
+    if (choice->kv.sequence != NULL && finish == SHEAF__FINISH_LENGTH && request->wants_pin)
+        sheaf__engine_pin(engine, choice);
     sheaf__engine_drop_ticket(engine, choice);
     sheaf__kv_destroy(&choice->kv);
     choice->state = SHEAF__CHOICE_OVER;
@@ -266,7 +268,9 @@ static void let_go(sheaf__engine *engine, sheaf__request *request)
     stats->finished += !request->failed && !request->cut;
     engine->n_live_choices -= request->n_choices;
     sheaf__engine_tell(engine, request->choices,
-                       (sheaf__engine_event){.kind = SHEAF__EVENT_DONE});
+                       (sheaf__engine_event){.kind = SHEAF__EVENT_DONE,
+                                             .pin = request->pin,
+                                             .pinned_tokens = request->pinned_tokens});
     pthread_mutex_lock(&engine->mutex);
     if (!request->admitted) engine->n_queued--;
     sheaf__list_remove(&request->link);

@@ -16,7 +16,8 @@
  * batch, committed, published, sampled and told. Where there is no room, nobody is admitted, chunks
  * shrink, then the youngest running answer is preempted: it resumes with what is left of its blocks
  * in the prefix cache and computes the rest again. The oldest always gets on; alone in a pool that is
- * too small for it, it ends with SHEAF__FINISH_LENGTH.
+ * too small for it, it ends with SHEAF__FINISH_LENGTH, or where pins leave no room for its prompt, with
+ * SHEAF__FINISH_ERROR and SHEAF_FULL.
  *
  * A request's tokens are a function of its ask alone: not of what else runs, nor of anything above.
  */

@@ -36,10 +36,11 @@ static sheaf_status copy_ask(sheaf__request *request, const sheaf__ask *ask,
     request->ignore_eos = ask->ignore_eos;
     request->logprobs = ask->logprobs;
     request->prompt_logprobs = ask->prompt_logprobs;
+    request->told_prompt = 1;
     request->n_top = ask->n_top;
     request->presence_penalty = ask->presence_penalty;
     request->frequency_penalty = ask->frequency_penalty;
-    request->pin = ask->pin;
+    request->wants_pin = ask->pin;
     request->pin_flags = ask->pin_flags;
     request->pin_owner = ask->pin_owner;
     request->priority = ask->priority;
@@ -101,6 +102,13 @@ uint32_t sheaf__choice_left(const sheaf__choice *choice)
 {
     if (choice->kv.sequence == NULL) return choice->n_ids;
     return choice->n_ids - sheaf__kv_length(&choice->kv);
+}
+
+bool sheaf__choice_tells_prompt(const sheaf__choice *choice)
+{
+    const sheaf__request *request = choice->request;
+    return choice->index == 0 && request->prompt_logprobs &&
+           request->told_prompt < request->n_prompt;
 }
 
 sheaf_prompt sheaf__choice_prompt(const sheaf__choice *choice)

@@ -86,7 +86,7 @@ struct sheaf__request {
     void *ctx;
     uint32_t n_prompt, n_choices, max_tokens;
     uint32_t kind; /* SHEAF__ASK_... */
-    bool ignore_eos, logprobs, prompt_logprobs, pin;
+    bool ignore_eos, logprobs, prompt_logprobs, wants_pin;
     uint32_t n_top;
     float presence_penalty, frequency_penalty;
     sheaf__bias *bias; /* [n_bias], its own */
@@ -103,7 +103,11 @@ struct sheaf__request {
     uint32_t n_over;        /* choices */
     uint32_t cached_tokens; /* of the prompt, found when it was admitted */
     uint64_t n_computed;    /* positions run for it */
-    uint32_t told_prompt; /* with prompt_logprobs: positions of the prompt below it were told */
+    uint32_t
+        told_prompt; /* with prompt_logprobs: the first position that is still to be told, or
+                               n_prompt; position 0 never is */
+    uint64_t pin;    /* what was pinned; 0: nothing */
+    uint32_t pinned_tokens;
     sheaf__choice choices[];
 };
 
@@ -119,6 +123,10 @@ sheaf_status sheaf__choice_push(sheaf__choice *choice, int32_t token, sheaf__mem
 
 /* Tokens that are not in its sequence. */
 uint32_t sheaf__choice_left(const sheaf__choice *choice);
+
+/* Whether running it tells log-probabilities of the prompt, from told_prompt on. Then the rows from
+ * told_prompt - 1 on have to be run. */
+bool sheaf__choice_tells_prompt(const sheaf__choice *choice);
 
 /* What it is to the prefix cache: all its tokens so far, good while these are not changed. */
 sheaf_prompt sheaf__choice_prompt(const sheaf__choice *choice);

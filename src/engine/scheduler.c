@@ -24,6 +24,10 @@
 #include "sheaf/rows.h"
 
 #define PREFILL_SHARE 8 /* of the batch's rows, one in so many */
+#define TOLD_ROWS     32 /* a step, of prompts whose log-probabilities are told: each has logits */
+
+/* A namespace in which nothing is ever published: no digest is zero. */
+static const sheaf_key nowhere;
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -116,6 +120,17 @@ static uint32_t count_running(const sheaf__engine *engine, sheaf__choice **young
     return n;
 }
 
+/* What a waiting choice is matched by. While its prompt is to be told, the rows for that are run, so
+ * nothing of them may be found. */
+static sheaf_prompt entry_prompt(const sheaf__choice *choice)
+{
+    sheaf_prompt prompt = sheaf__choice_prompt(choice);
+    if (!sheaf__choice_tells_prompt(choice)) return prompt;
+    prompt.max_match = choice->request->told_prompt - 1;
+    if (prompt.max_match == 0) prompt.space = &nowhere;
+    return prompt;
+}
+
 /* Whether all its tokens would find room now, beside what runs. Where windows let go of blocks while
  * a prompt is run it never holds all, so there its first chunk is asked for. */
 static bool has_room(sheaf__engine *engine, const sheaf_prompt *prompt)
@@ -133,8 +148,8 @@ static bool must_wait(sheaf__engine *engine, sheaf__choice *choice, const sheaf_
                       uint32_t have)
 {
     uint32_t block = sheaf_pool_block_tokens(engine->model->pool);
-    if (engine->options.no_prompt_cache || have / block >= prompt->n_tokens / block)
-        return false;
+    if (engine->options.no_prompt_cache || sheaf__choice_tells_prompt(choice)) return false;
+    if (have / block >= prompt->n_tokens / block) return false;
     sheaf_status st = sheaf_prefix_claim(engine->prefix, prompt, have, &choice->ticket);
     return st == SHEAF_PENDING; /* without a claim it computes all the same */
 }
@@ -149,7 +164,7 @@ static int try_entering(sheaf__engine *engine, sheaf__choice *choice, uint32_t *
         if (sheaf_prefix_poll(engine->prefix, choice->ticket) == SHEAF_PENDING) return WAITS;
         choice->ticket = 0; /* void by what the poll said */
     }
-    sheaf_prompt prompt = sheaf__choice_prompt(choice);
+    sheaf_prompt prompt = entry_prompt(choice);
     sheaf_status st = sheaf_prefix_peek(engine->prefix, &prompt, &match);
     SHEAF__ASSERT(st == SHEAF_OK); /* the ask was checked */
     (void)st;
@@ -188,16 +203,20 @@ static void add_entering(sheaf__engine *engine)
  * none has no share. */
 static void deal_rows(sheaf__engine *engine, uint32_t first, uint32_t rows)
 {
-    uint32_t i = first;
-    for (; i < engine->n_shares && rows > 0; i++) {
-        sheaf__share *share = &engine->shares[i];
-        share->n = min_u32(min_u32(share->n, engine->options.prefill_chunk), rows);
-        rows -= share->n;
+    uint32_t end = first, told = min_u32(rows, TOLD_ROWS);
+    for (uint32_t i = first; i < engine->n_shares; i++) {
+        sheaf__share share = engine->shares[i];
+        bool tells = sheaf__choice_tells_prompt(share.choice);
+        share.n = min_u32(share.n, min_u32(engine->options.prefill_chunk, tells ? told : rows));
+        if (share.n == 0) {
+            if (share.enters) sheaf__engine_drop_ticket(engine, share.choice);
+            continue;
+        }
+        rows -= share.n;
+        told = min_u32(rows, tells ? told - share.n : told);
+        engine->shares[end++] = share;
     }
-    while (engine->n_shares > i) {
-        sheaf__choice *choice = engine->shares[--engine->n_shares].choice;
-        if (engine->shares[engine->n_shares].enters) sheaf__engine_drop_ticket(engine, choice);
-    }
+    engine->n_shares = end;
 }
 
 static void share_out(sheaf__engine *engine)
@@ -286,7 +305,8 @@ static bool make_way(sheaf__engine *engine, sheaf_status why)
     }
     sheaf__choice *alone = engine->shares[0].choice;
     remove_share(engine, 0);
-    if (why == SHEAF_FULL)
+    bool told_any = alone->n_ids != alone->request->n_prompt;
+    if (why == SHEAF_FULL && told_any)
         sheaf__engine_end_choice(engine, alone, SHEAF__FINISH_LENGTH, SHEAF_OK);
     else
         sheaf__engine_end_choice(engine, alone, SHEAF__FINISH_ERROR, why);
@@ -299,7 +319,8 @@ static sheaf_status reserve(sheaf__engine *engine)
 {
     for (uint32_t i = 0; i < engine->n_shares; i++) {
         const sheaf__share *share = &engine->shares[i];
-        engine->prompts[i] = sheaf__choice_prompt(share->choice);
+        engine->prompts[i] =
+            share->enters ? entry_prompt(share->choice) : sheaf__choice_prompt(share->choice);
         engine->steps[i] = (sheaf_step)SHEAF_STEP_INIT;
         engine->steps[i].n = share->n;
         engine->steps[i].prompt = &engine->prompts[i];

@@ -106,6 +106,9 @@ void sheaf__engine_run_batch(sheaf__engine *engine);
  * computed again when it is wanted. */
 void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_t flags);
 
+/* Pins what is in the prefix cache of a prompt that was published, if that can be. */
+void sheaf__engine_pin(sheaf__engine *engine, sheaf__choice *choice);
+
 /* Room for so many rows. SHEAF_E_NO_MEMORY: as before. */
 sheaf_status sheaf__engine_grow_logits(sheaf__engine *engine, uint64_t rows);
 

@@ -2,7 +2,9 @@
 #include <math.h>
 
 #include "base/status.h"
+#include "cache/prefix.h"
 #include "engine/scheduler.h"
+#include "sheaf/ledger.h"
 
 #define MAX_CHOICES 128
 
@@ -32,6 +34,28 @@ static sheaf_status check_bias(const sheaf__ask *ask, uint32_t vocab, sheaf_erro
     return SHEAF_OK;
 }
 
+/* Whether the prompt can be pinned at all. */
+static sheaf_status check_pin(const sheaf__engine *engine, const sheaf__ask *ask,
+                              sheaf_error *err)
+{
+    sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
+    if (!ask->pin) return SHEAF_OK;
+    if (ask->kind != SHEAF__ASK_PROMPT || (ask->pin_flags & ~(uint32_t)SHEAF_PIN_REVOCABLE))
+        return sheaf__error_set(err, SHEAF_E_INVALID,
+                                "pins are of prompts alone, revocable or not");
+    if (engine->options.no_prompt_cache)
+        return sheaf__error_set(err, SHEAF_E_UNSUPPORTED,
+                                "nothing can be pinned: there is no prompt cache");
+    SHEAF__TRY(sheaf_prefix_stats_read(engine->prefix, &stats));
+    uint64_t bytes = sheaf__prefix_entry_bytes(engine->prefix, ask->n_tokens);
+    if (bytes <= stats.capacity_bytes) return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_REFUSED,
+                            "a prompt of %u tokens takes %llu bytes, more than the %llu that "
+                            "the prompt cache may hold",
+                            ask->n_tokens, (unsigned long long)bytes,
+                            (unsigned long long)stats.capacity_bytes);
+}
+
 /* What is wanted beside the tokens themselves. */
 static sheaf_status check_wishes(const sheaf__engine *engine, const sheaf__ask *ask,
                                  sheaf_error *err)
@@ -44,7 +68,8 @@ static sheaf_status check_wishes(const sheaf__engine *engine, const sheaf__ask *
                                 ask->n_top, SHEAF__MAX_TOP);
     if (!isfinite(ask->presence_penalty) || !isfinite(ask->frequency_penalty))
         return sheaf__error_set(err, SHEAF_E_INVALID, "a penalty is no number");
-    return check_bias(ask, engine->model->config.vocab, err);
+    SHEAF__TRY(check_bias(ask, engine->model->config.vocab, err));
+    return check_pin(engine, ask, err);
 }
 
 static sheaf_status check_ask(const sheaf__engine *engine, const sheaf__ask *ask,

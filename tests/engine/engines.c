@@ -15,10 +15,22 @@ static int hear_token(asked *a, const sheaf__engine_event *e)
     return a->n_tokens[c] == a->stop_after[c];
 }
 
+/* In their order, each once, before all tokens. */
+static void hear_prompt(asked *a, const sheaf__engine_event *e)
+{
+    uint32_t position = ++a->n_prompt_told;
+    a->broken |= !a->admitted || !a->ask.prompt_logprobs || e->choice != 0 ||
+                 e->position != position || position >= a->ask.n_tokens ||
+                 e->token != a->prompt[position] || e->logprobs == NULL ||
+                 a->finish[0] != SHEAF__FINISH_NONE;
+    for (uint32_t c = 0; c < ENGINES_CHOICES; c++) a->broken |= a->n_tokens[c] != 0;
+    if (!a->broken) a->prompt_told[position] = *e->logprobs;
+}
+
 /* Once, before anything else. */
 static void hear_admitted(asked *a)
 {
-    a->broken |= a->admitted;
+    a->broken |= a->admitted || a->n_prompt_told != 0;
     for (uint32_t c = 0; c < ENGINES_CHOICES; c++)
         a->broken |= a->n_tokens[c] != 0 || a->finish[c] != SHEAF__FINISH_NONE;
     a->admitted = true;
@@ -37,13 +49,17 @@ static int hear(void *ctx, const sheaf__engine_event *e)
     switch (e->kind) {
     case SHEAF__EVENT_TOKEN: return hear_token(a, e);
     case SHEAF__EVENT_ADMITTED: hear_admitted(a); break;
+    case SHEAF__EVENT_PROMPT: hear_prompt(a, e); break;
     case SHEAF__EVENT_OVER:
         a->broken |= a->finish[e->choice] != SHEAF__FINISH_NONE;
         a->finish[e->choice] = e->finish;
+        a->status = e->status;
         break;
     case SHEAF__EVENT_DONE:
         for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++)
             a->broken |= a->finish[c] == SHEAF__FINISH_NONE;
+        a->pin = e->pin;
+        a->pinned_tokens = e->pinned_tokens;
         a->done = true;
         a->place = ++h->n_done;
     }
@@ -126,6 +142,8 @@ void host_ask(host *h, asked *a, want w)
                           .n_choices = w.n_choices,
                           .max_tokens = w.max_tokens,
                           .priority = w.priority,
+                          .prompt_logprobs = w.tells_prompt,
+                          .n_top = w.tells_prompt ? 3 : 0,
                           .salt = w.salt,
                           .salt_bytes = w.salt != NULL ? strlen(w.salt) : 0,
                           .ctx = a};
@@ -134,12 +152,17 @@ void host_ask(host *h, asked *a, want w)
             (sheaf__sampler_options){.temperature = 1.1f, .top_p = 0.95f, .seed = w.seed};
 }
 
-void host_submit(host *h, asked *a, want w)
+void host_send(host *h, asked *a)
 {
     sheaf_error err = {0};
-    host_ask(h, a, w);
     if (sheaf__engine_submit(h->engine, &a->ask, &a->id, &err) != SHEAF_OK)
         fail_msg("%s", err.text);
+}
+
+void host_submit(host *h, asked *a, want w)
+{
+    host_ask(h, a, w);
+    host_send(h, a);
 }
 
 void host_idle(host *h)
@@ -178,11 +201,38 @@ uint32_t host_alone(host *h, const asked *a, uint32_t choice, int32_t *tokens)
     return n;
 }
 
+/* What a cold run says of the prompt, by all its rows at once. */
+static void expect_prompt_told(host *h, const asked *a)
+{
+    sheaf__model *model = h->oracle;
+    uint32_t n = a->ask.n_tokens, vocab = model->config.vocab;
+    sheaf__kv kv;
+    float *logits = malloc((uint64_t)n * vocab * sizeof *logits);
+    assert_non_null(logits);
+    assert_int_equal(a->n_prompt_told, n - 1);
+    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
+    assert_int_equal(sheaf__kv_extend(&kv, n), SHEAF_OK);
+    const sheaf__forward_item item = {&kv, a->prompt, n, n, 0};
+    assert_int_equal(sheaf__forward_run(model->forward, &item, 1, logits), SHEAF_OK);
+    for (uint32_t i = 1; i < n; i++) {
+        sheaf__logprobs wanted = {0};
+        const sheaf__logprobs *told = &a->prompt_told[i];
+        sheaf__logprobs_of(logits + (uint64_t)(i - 1) * vocab, vocab, a->prompt[i],
+                           a->ask.n_top, &wanted);
+        assert_memory_equal(&told->value, &wanted.value, sizeof wanted.value);
+        assert_int_equal(told->n_top, wanted.n_top);
+        assert_memory_equal(told->top, wanted.top, wanted.n_top * sizeof wanted.top[0]);
+    }
+    sheaf__kv_destroy(&kv);
+    free(logits);
+}
+
 void host_expect(host *h, const asked *a)
 {
     int32_t tokens[ENGINES_TOKENS];
     assert_false(a->broken);
     assert_true(a->done);
+    if (a->ask.prompt_logprobs) expect_prompt_told(h, a);
     for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++) {
         uint32_t n = host_alone(h, a, c, tokens);
         assert_int_equal(a->finish[c], SHEAF__FINISH_LENGTH);

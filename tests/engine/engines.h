@@ -34,6 +34,7 @@ typedef struct want {
     int32_t priority;
     uint64_t seed; /* 0: greedy; else temperature 1.1, top-p 0.95 */
     const char *salt;
+    bool tells_prompt; /* with log-probabilities of the prompt */
 } want;
 
 /* A request, and what was told of it. */
@@ -45,7 +46,12 @@ typedef struct asked {
     int32_t tokens[ENGINES_CHOICES][ENGINES_TOKENS];
     uint32_t n_tokens[ENGINES_CHOICES];
     uint32_t finish[ENGINES_CHOICES];
+    sheaf_status status;                  /* by the last choice that ended */
     uint32_t stop_after[ENGINES_CHOICES]; /* tokens after which the callback ends it; 0: none */
+    uint32_t n_prompt_told;               /* positions of the prompt */
+    sheaf__logprobs prompt_told[ENGINES_PROMPT];
+    uint64_t pin;
+    uint32_t pinned_tokens;
     bool admitted;
     bool done;
     bool broken;         /* it was told what it must not be */
@@ -65,6 +71,9 @@ void host_close(host *h);
 void host_ask(host *h, asked *a, want w);
 void host_submit(host *h, asked *a, want w);
 
+/* Submits a->ask as it is by now. */
+void host_send(host *h, asked *a);
+
 /* Steps until nothing is left, and checks what then must hold. */
 void host_idle(host *h);
 
@@ -76,7 +85,8 @@ uint64_t host_held(const host *h);
 
 sheaf__engine_stats host_stats(const host *h);
 
-/* Done, each choice at its length, with the tokens of a cold run. */
+/* Done, each choice at its length, with the tokens (and where they were wanted the log-probabilities of
+ * the prompt) of a cold run. */
 void host_expect(host *h, const asked *a);
 
 /* The tokens of one choice, of a cold run: [max_tokens]; returns how many. */

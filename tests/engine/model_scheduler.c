@@ -2,7 +2,7 @@
  * alone.
  *
  * Prompts of any length come, some that begin alike, with one to four choices, greedy and seeded, of
- * any priority; the pool has room for a few of them. Meanwhile some are cancelled at any phase, blocks
+ * any priority, some with the log-probabilities of their prompt; the pool has room for a few of them. Meanwhile some are cancelled at any phase, blocks
  * are evicted, everything is reset. Who comes to an end has the tokens of a cold run of it alone on
  * the dense backend; afterwards no sequence holds a block. SHEAF_SEED sets the seed.
  */
@@ -39,6 +39,7 @@ static void submit_one(world *w)
     if (below(w, 2) == 0) x.seed = 1 + below(w, 1000);
     if (below(w, 4) == 0) x.priority = (int32_t)below(w, 7) - 3;
     if (below(w, 6) == 0) x.salt = "another";
+    x.tells_prompt = below(w, 6) == 0;
     host_submit(&w->h, &w->asked[i], x);
     w->used[i] = true;
 }

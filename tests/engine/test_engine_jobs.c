@@ -283,7 +283,7 @@ static void the_callback_ends_a_choice(void **state)
     host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){0});
     host_ask(&h, &a, (want){.n = 20, .kind = 1, .max_tokens = 30});
     a.stop_after[0] = 7;
-    assert_int_equal(sheaf__engine_submit(h.engine, &a.ask, &a.id, NULL), SHEAF_OK);
+    host_send(&h, &a);
     host_idle(&h);
     assert_true(a.done && !a.broken);
     assert_int_equal(a.finish[0], SHEAF__FINISH_STOP);
@@ -296,7 +296,7 @@ static void the_callback_ends_a_choice(void **state)
     host_ask(&h, &b, (want){.n = 40, .kind = 2, .max_tokens = 2});
     memcpy(b.prompt, a.prompt, 20 * sizeof *b.prompt);
     memcpy(b.prompt + 20, a.tokens[0], 7 * sizeof *b.prompt);
-    assert_int_equal(sheaf__engine_submit(h.engine, &b.ask, &b.id, NULL), SHEAF_OK);
+    host_send(&h, &b);
     host_idle(&h);
     host_expect(&h, &b);
     assert_int_equal(b.cached, 26);
@@ -315,7 +315,7 @@ static void one_choice_stops_and_the_others_go_on(void **state)
             host_ask(&h, &a,
                      (want){.n = 21, .kind = 4, .max_tokens = 20, .n_choices = 3, .seed = 6});
             a.stop_after[stopped] = after;
-            assert_int_equal(sheaf__engine_submit(h.engine, &a.ask, &a.id, NULL), SHEAF_OK);
+            host_send(&h, &a);
             host_idle(&h);
             assert_true(a.done && !a.broken);
             for (uint32_t c = 0; c < 3; c++) {
