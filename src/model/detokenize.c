@@ -288,3 +288,15 @@ sheaf_status sheaf__tokenizer_decode(const sheaf__tokenizer *tok, const int32_t 
     }
     return status;
 }
+
+sheaf_status sheaf__tokenizer_bytes(const sheaf__tokenizer *tok, int32_t id, sheaf__text *text)
+{
+    if (tok->bytes_only) {
+        char byte = (char)id;
+        if (id < 0 || id > 255 || (uint32_t)id >= tok->n_vocab) return SHEAF_OK;
+        return sheaf__text_append(text, &byte, 1);
+    }
+    if (!sheaf__vocab_has(&tok->vocab, id)) return SHEAF_OK;
+    const sheaf__span *span = &tok->decode.texts[id];
+    return sheaf__text_append(text, tok->decode.bytes + span->offset, span->size);
+}

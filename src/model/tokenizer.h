@@ -63,6 +63,10 @@ sheaf_status sheaf__tokenizer_encode(const sheaf__tokenizer *tok, const char *te
 sheaf_status sheaf__tokenizer_decode(const sheaf__tokenizer *tok, const int32_t *ids,
                                      uint32_t n, bool skip_special, sheaf__text *text);
 
+/* Appends the bytes that a token stands for inside a text: part of a character, perhaps; none for
+ * an unknown id. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: nothing was appended. */
+sheaf_status sheaf__tokenizer_bytes(const sheaf__tokenizer *tok, int32_t id, sheaf__text *text);
+
 uint32_t sheaf__tokenizer_vocab(const sheaf__tokenizer *tok); /* largest id + 1 */
 int32_t sheaf__tokenizer_find(const sheaf__tokenizer *tok, const char *token); /* -1: none */
 bool sheaf__tokenizer_is_special(const sheaf__tokenizer *tok, int32_t id);

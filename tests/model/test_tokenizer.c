@@ -573,6 +573,32 @@ static void the_byte_vocabulary_is_bytes(void **state)
     assert_int_equal(sheaf__tokenizer_open_bytes(UINT32_MAX, &tok, NULL), SHEAF_E_INVALID);
 }
 
+/* Whatever cuts characters in two: the bytes of all tokens are the text. */
+static void the_bytes_of_tokens_join_to_the_text(void **state)
+{
+    (void)state;
+    const char *text = "a price of 5 \xe2\x82\xac, \xf0\x9f\x90\x9f\xf0\x9f\x90\x9f<|im_end|>";
+    sheaf__tokenizer *toks[2] = {open_demo(), NULL};
+    assert_int_equal(sheaf__tokenizer_open_bytes(300, &toks[1], NULL), SHEAF_OK);
+    for (uint32_t t = 0; t < 2; t++) {
+        sheaf__ids ids = {NULL, 0, 0};
+        sheaf__text joined = {NULL, 0, 0};
+        assert_int_equal(sheaf__tokenizer_encode(toks[t], text, strlen(text), 0, &ids),
+                         SHEAF_OK);
+        for (uint32_t i = 0; i < ids.n; i++)
+            assert_int_equal(sheaf__tokenizer_bytes(toks[t], ids.data[i], &joined), SHEAF_OK);
+        assert_string_equal(joined.data, text);
+        uint64_t n = joined.n;
+        assert_int_equal(sheaf__tokenizer_bytes(toks[t], -1, &joined), SHEAF_OK);
+        assert_int_equal(sheaf__tokenizer_bytes(toks[t], INT32_MAX, &joined), SHEAF_OK);
+        assert_int_equal(sheaf__tokenizer_bytes(toks[1], 299, &joined), SHEAF_OK);
+        assert_int_equal(joined.n, n);
+        sheaf__text_free(&joined);
+        sheaf__ids_free(&ids);
+        sheaf__tokenizer_close(toks[t]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -593,6 +619,7 @@ int main(void)
         cmocka_unit_test(a_run_of_bytes_is_held_until_it_is_decided),
         cmocka_unit_test(a_stream_may_be_left_without_an_end),
         cmocka_unit_test(the_byte_vocabulary_is_bytes),
+        cmocka_unit_test(the_bytes_of_tokens_join_to_the_text),
     };
     return cmocka_run_group_tests_name("test_tokenizer", tests, NULL, NULL);
 }
