@@ -261,6 +261,21 @@ sheaf_status sheaf_prefix_unpin_owner(sheaf_prefix *cache, uint64_t owner, uint3
     return SHEAF_OK;
 }
 
+uint32_t sheaf__pins_forget(sheaf_prefix *cache, const sheaf_key *space)
+{
+    uint32_t gone = 0;
+    sheaf__prefix_enter(cache);
+    for (sheaf__list *link = cache->pins.next, *next; link != &cache->pins; link = next) {
+        next = link->next;
+        const pin *p = pin_of(link);
+        if (p->node != NULL && !in_space(p->node, space)) continue;
+        forget(cache, pin_of(link));
+        gone++;
+    }
+    sheaf__prefix_leave(cache);
+    return gone;
+}
+
 /* ---- invariant 7, as far as pins know ---------------------------------------------------- */
 
 static uint32_t pins_of(const sheaf_prefix *cache, const sheaf__node *node)

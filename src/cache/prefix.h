@@ -309,6 +309,10 @@ bool sheaf__pins_revoke_oldest(sheaf_prefix *cache);
 /* Revokes the pins of a namespace (null: of all) that can be. */
 void sheaf__pins_revoke_space(sheaf_prefix *cache, const sheaf_key *space);
 
+/* Unpins all of a namespace (null: of all), whoever owns them, and forgets those that were revoked.
+ * Returns how many pins are gone. The owner's thread, as a public call. O(pins * depth). */
+uint32_t sheaf__pins_forget(sheaf_prefix *cache, const sheaf_key *space);
+
 /* Forgets all pins, when the cache closes; the nodes stand. */
 void sheaf__pins_close(sheaf_prefix *cache);
 

@@ -1,6 +1,8 @@
 /* tests/cache/test_pins.c - what is pinned stays, that and no more, until it is given up. */
 #include "door.h"
 
+#include "cache/prefix.h"
+
 static sheaf_status pin(rig *r, const char *words, uint64_t owner, uint32_t flags, uint64_t *id,
                         uint32_t *length)
 {
@@ -426,6 +428,34 @@ static void a_reset_revokes_what_can_be_revoked_in_its_namespace(void **state)
     rig_close(&r);
 }
 
+static void all_pins_of_a_namespace_are_given_up_whoever_owns_them(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 16, NULL);
+    keep_text(&r, "abcd efgh ijkl");
+    asked t;
+    ask(&r, &t, "abcd efgh")->space = &r.other;
+    keep(&r, &t.prompt);
+    uint64_t elsewhere;
+    assert_int_equal(sheaf_prefix_pin(r.cache, &t.prompt, 1, 0, &elsewhere, NULL), SHEAF_OK);
+    uint64_t mine = must_pin(&r, "abcd", 1, 0, 4);
+    uint64_t yours = must_pin(&r, "abcd efgh", 2, SHEAF_PIN_REVOCABLE, 8);
+    assert_int_equal(sheaf__pins_forget(r.cache, &r.space), 2);
+    assert_cache_whole(&r);
+    assert_int_equal(sheaf_prefix_pinned(r.cache, mine), SHEAF_E_STALE);
+    assert_int_equal(sheaf_prefix_pinned(r.cache, yours), SHEAF_E_STALE);
+    assert_int_equal(sheaf_prefix_pinned(r.cache, elsewhere), SHEAF_OK);
+    must_pin(&r, "abcd efgh", 2, SHEAF_PIN_REVOCABLE, 8);
+    assert_int_equal(sheaf_prefix_reset(r.cache, &r.space, NULL), SHEAF_OK);
+    assert_int_equal(sheaf__pins_forget(r.cache, &r.space), 1); /* a revoked one */
+    assert_int_equal(sheaf__pins_forget(r.cache, NULL), 1);
+    assert_int_equal(sheaf__pins_forget(r.cache, NULL), 0);
+    assert_cache_whole(&r);
+    assert_int_equal(pinned_blocks(&r), 0);
+    rig_close(&r);
+}
+
 static void impossible_arguments_are_refused(void **state)
 {
     (void)state;
@@ -468,6 +498,7 @@ int main(void)
         cmocka_unit_test(no_pin_is_revoked_for_a_copy),
         cmocka_unit_test(a_step_gives_up_a_copy_before_a_pin),
         cmocka_unit_test(a_reset_revokes_what_can_be_revoked_in_its_namespace),
+        cmocka_unit_test(all_pins_of_a_namespace_are_given_up_whoever_owns_them),
         cmocka_unit_test(impossible_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
