@@ -134,6 +134,11 @@ void sheaf__engine_destroy(sheaf__engine *engine)
     sheaf__memory_free(memory, engine, 1, sizeof *engine);
 }
 
+const sheaf__engine_options *sheaf__engine_settings(const sheaf__engine *engine)
+{
+    return &engine->options;
+}
+
 sheaf_prefix *sheaf__engine_prefix(sheaf__engine *engine)
 {
     return engine->prefix;

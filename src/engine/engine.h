@@ -139,6 +139,9 @@ typedef struct sheaf__engine_stats {
 /* As of the end of a step. Any thread. */
 void sheaf__engine_stats_read(const sheaf__engine *engine, sheaf__engine_stats *out);
 
+/* Its options with the defaults filled in; `prefix` is null. Any thread. */
+const sheaf__engine_options *sheaf__engine_settings(const sheaf__engine *engine);
+
 /* For its statistics, from any thread, and for all else between steps on the engine's thread. Null with
  * the dense backend. */
 sheaf_prefix *sheaf__engine_prefix(sheaf__engine *engine);
