@@ -3,14 +3,23 @@
 
 /* ---- what is told ------------------------------------------------------------------------ */
 
+/* A copy whose unused part is zero. */
+static void keep_logprobs(const sheaf__logprobs *told, sheaf__logprobs *kept)
+{
+    *kept = (sheaf__logprobs){.value = told->value, .n_top = told->n_top};
+    memcpy(kept->top, told->top, told->n_top * sizeof *told->top);
+}
+
 static int hear_token(asked *a, const sheaf__engine_event *e)
 {
     uint32_t c = e->choice;
     if (!a->admitted || a->n_tokens[c] >= ENGINES_TOKENS ||
-        a->finish[c] != SHEAF__FINISH_NONE || e->position != a->ask.n_tokens + a->n_tokens[c]) {
+        a->finish[c] != SHEAF__FINISH_NONE || e->position != a->ask.n_tokens + a->n_tokens[c] ||
+        (e->logprobs != NULL) != a->ask.logprobs) {
         a->broken = true;
         return 0;
     }
+    if (e->logprobs != NULL) keep_logprobs(e->logprobs, &a->logprobs[c][a->n_tokens[c]]);
     a->tokens[c][a->n_tokens[c]++] = e->token;
     return a->n_tokens[c] == a->stop_after[c];
 }
@@ -143,9 +152,15 @@ void host_ask(host *h, asked *a, want w)
                           .max_tokens = w.max_tokens,
                           .priority = w.priority,
                           .prompt_logprobs = w.tells_prompt,
-                          .n_top = w.tells_prompt ? 3 : 0,
                           .salt = w.salt,
                           .salt_bytes = w.salt != NULL ? strlen(w.salt) : 0,
+                          .ignore_eos = w.ignore_eos,
+                          .logprobs = w.logprobs,
+                          .n_top = w.tells_prompt && w.n_top == 0 ? 3 : w.n_top,
+                          .presence_penalty = w.presence_penalty,
+                          .frequency_penalty = w.frequency_penalty,
+                          .bias = w.bias,
+                          .n_bias = w.n_bias,
                           .ctx = a};
     if (w.seed != 0)
         a->ask.sampler =
@@ -174,31 +189,91 @@ void host_idle(host *h)
     host_check(h);
 }
 
+/* ---- alone ------------------------------------------------------------------------------- */
+
+/* One token after the other, each by itself, on the dense backend. */
+typedef struct lone {
+    sheaf__model *model;
+    const asked *asked;
+    sheaf__kv kv;
+    sheaf__sampler *sampler;
+    float *logits, *bent; /* [vocab] of the last token */
+} lone;
+
+static void lone_run(lone *l, const int32_t *tokens, uint32_t n)
+{
+    sheaf_error err = {0};
+    if (sheaf__model_prefill(l->model, &l->kv, tokens, n, l->logits, &err) != SHEAF_OK)
+        fail_msg("%s", err.text);
+}
+
+static void lone_begin(lone *l, host *h, const asked *a, uint32_t choice)
+{
+    uint32_t vocab = h->oracle->config.vocab;
+    sheaf__sampler_options o = a->ask.sampler;
+    o.choice = choice;
+    *l = (lone){.model = h->oracle, .asked = a};
+    l->logits = calloc(vocab, sizeof *l->logits);
+    l->bent = calloc(vocab, sizeof *l->bent);
+    assert_true(l->logits != NULL && l->bent != NULL);
+    assert_int_equal(sheaf__sampler_create(&o, vocab, &h->oracle->memory, &l->sampler),
+                     SHEAF_OK);
+    assert_int_equal(sheaf__model_new_kv(l->model, &l->kv), SHEAF_OK);
+}
+
+static void lone_end(lone *l)
+{
+    sheaf__sampler_destroy(l->sampler);
+    sheaf__kv_destroy(&l->kv);
+    free(l->logits);
+    free(l->bent);
+}
+
+/* The logits as the ask bends them, looking through the whole answer for each. */
+static void lone_bend(lone *l, const int32_t *tokens, uint32_t n)
+{
+    const sheaf__ask *ask = &l->asked->ask;
+    for (uint32_t t = 0; t < l->model->config.vocab; t++) {
+        uint32_t count = 0;
+        l->bent[t] = l->logits[t];
+        for (uint32_t i = 0; i < ask->n_bias; i++)
+            if ((uint32_t)ask->bias[i].token == t)
+                l->bent[t] =
+                    ask->bias[i].value <= -100 ? -1e30f : l->logits[t] + ask->bias[i].value;
+        for (uint32_t i = 0; i < n; i++) count += (uint32_t)tokens[i] == t;
+        if (count != 0 && l->bent[t] != -1e30f)
+            l->bent[t] = (float)((double)l->bent[t] - (double)ask->presence_penalty -
+                                 (double)ask->frequency_penalty * count);
+    }
+}
+
+uint32_t host_alone_told(host *h, const asked *a, uint32_t choice, int32_t *tokens,
+                         sheaf__logprobs *logprobs)
+{
+    const sheaf__config *config = &h->oracle->config;
+    uint32_t n = 0;
+    lone l;
+    lone_begin(&l, h, a, choice);
+    lone_run(&l, a->prompt, a->ask.n_tokens);
+    for (;;) {
+        lone_bend(&l, tokens, n);
+        int32_t token = sheaf__sampler_pick(l.sampler, l.bent, a->ask.n_tokens + n - 1);
+        if (sheaf__config_is_eos(config, token) && !a->ask.ignore_eos) break;
+        if (logprobs != NULL) {
+            logprobs[n] = (sheaf__logprobs){0};
+            sheaf__logprobs_of(l.logits, config->vocab, token, a->ask.n_top, &logprobs[n]);
+        }
+        tokens[n++] = token;
+        if (n == a->ask.max_tokens || a->ask.n_tokens + n > h->oracle->options.ctx_size) break;
+        lone_run(&l, &token, 1);
+    }
+    lone_end(&l);
+    return n;
+}
+
 uint32_t host_alone(host *h, const asked *a, uint32_t choice, int32_t *tokens)
 {
-    sheaf__model *model = h->oracle;
-    sheaf__sampler_options o = a->ask.sampler;
-    sheaf_error err = {0};
-    sheaf__kv kv;
-    float *logits = malloc(model->config.vocab * sizeof *logits);
-    sheaf__answer answer = {.kv = &kv, .max_tokens = a->ask.max_tokens, .logits = logits};
-    assert_non_null(logits);
-    o.choice = choice;
-    assert_int_equal(
-        sheaf__sampler_create(&o, model->config.vocab, &model->memory, &answer.sampler),
-        SHEAF_OK);
-    assert_int_equal(sheaf__model_new_kv(model, &kv), SHEAF_OK);
-    if (sheaf__model_prefill(model, &kv, a->prompt, a->ask.n_tokens, logits, &err) != SHEAF_OK)
-        fail_msg("%s", err.text);
-    if (sheaf__model_decode(model, &answer, 1, NULL, NULL, &err) != SHEAF_OK)
-        fail_msg("%s", err.text);
-    uint32_t n = answer.tokens.n;
-    memcpy(tokens, answer.tokens.data, n * sizeof *tokens);
-    sheaf__ids_free(&answer.tokens);
-    sheaf__sampler_destroy(answer.sampler);
-    sheaf__kv_destroy(&kv);
-    free(logits);
-    return n;
+    return host_alone_told(h, a, choice, tokens, NULL);
 }
 
 /* What a cold run says of the prompt, by all its rows at once. */
@@ -229,14 +304,17 @@ static void expect_prompt_told(host *h, const asked *a)
 
 void host_expect(host *h, const asked *a)
 {
+    static sheaf__logprobs logprobs[ENGINES_TOKENS];
     int32_t tokens[ENGINES_TOKENS];
     assert_false(a->broken);
     assert_true(a->done);
     if (a->ask.prompt_logprobs) expect_prompt_told(h, a);
     for (uint32_t c = 0; c < (a->ask.n_choices == 0 ? 1 : a->ask.n_choices); c++) {
-        uint32_t n = host_alone(h, a, c, tokens);
+        uint32_t n = host_alone_told(h, a, c, tokens, logprobs);
         assert_int_equal(a->finish[c], SHEAF__FINISH_LENGTH);
         assert_int_equal(a->n_tokens[c], n);
         assert_memory_equal(a->tokens[c], tokens, n * sizeof *tokens);
+        if (a->ask.logprobs)
+            assert_memory_equal(a->logprobs[c], logprobs, n * sizeof *logprobs);
     }
 }

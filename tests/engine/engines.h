@@ -35,6 +35,11 @@ typedef struct want {
     uint64_t seed; /* 0: greedy; else temperature 1.1, top-p 0.95 */
     const char *salt;
     bool tells_prompt; /* with log-probabilities of the prompt */
+    bool ignore_eos, logprobs;
+    uint32_t n_top;
+    float presence_penalty, frequency_penalty;
+    const sheaf__bias *bias; /* [n_bias], good as long as the asked is looked at */
+    uint32_t n_bias;
 } want;
 
 /* A request, and what was told of it. */
@@ -45,6 +50,7 @@ typedef struct asked {
     int32_t prompt[ENGINES_PROMPT];
     int32_t tokens[ENGINES_CHOICES][ENGINES_TOKENS];
     uint32_t n_tokens[ENGINES_CHOICES];
+    sheaf__logprobs logprobs[ENGINES_CHOICES][ENGINES_TOKENS]; /* of them, where wanted */
     uint32_t finish[ENGINES_CHOICES];
     sheaf_status status;                  /* by the last choice that ended */
     uint32_t stop_after[ENGINES_CHOICES]; /* tokens after which the callback ends it; 0: none */
@@ -85,11 +91,15 @@ uint64_t host_held(const host *h);
 
 sheaf__engine_stats host_stats(const host *h);
 
-/* Done, each choice at its length, with the tokens (and where they were wanted the log-probabilities of
- * the prompt) of a cold run. */
+/* Done, each choice at its length, with the tokens of a cold run, and the log-probabilities to the
+ * bit where these were wanted. */
 void host_expect(host *h, const asked *a);
 
 /* The tokens of one choice, of a cold run: [max_tokens]; returns how many. */
 uint32_t host_alone(host *h, const asked *a, uint32_t choice, int32_t *tokens);
+
+/* The same, each token's log-probabilities: [max_tokens], or null. */
+uint32_t host_alone_told(host *h, const asked *a, uint32_t choice, int32_t *tokens,
+                         sheaf__logprobs *logprobs);
 
 #endif

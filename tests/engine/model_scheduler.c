@@ -2,9 +2,10 @@
  * alone.
  *
  * Prompts of any length come, some that begin alike, with one to four choices, greedy and seeded, of
- * any priority, some with the log-probabilities of their prompt; the pool has room for a few of them. Meanwhile some are cancelled at any phase, blocks
- * are evicted, everything is reset. Who comes to an end has the tokens of a cold run of it alone on
- * the dense backend; afterwards no sequence holds a block. SHEAF_SEED sets the seed.
+ * any priority, some with bent logits or with log-probabilities, of their prompt too; the pool has room
+ * for a few of them. Meanwhile some are cancelled at any phase, blocks are evicted, everything is reset.
+ * Who comes to an end has the tokens of a cold run of it alone on the dense backend; afterwards no
+ * sequence holds a block. SHEAF_SEED sets the seed.
  */
 #include "engine/engines.h"
 #include "testing.h"
@@ -12,6 +13,8 @@
 #define N_ASKED 24 /* at a time */
 #define N_STEPS 900
 #define MAX_IDS 120
+
+static const sheaf__bias BIAS[] = {{5, -100}, {17, 2}, {40, -3.5f}};
 
 typedef struct world {
     host h;
@@ -40,6 +43,11 @@ static void submit_one(world *w)
     if (below(w, 4) == 0) x.priority = (int32_t)below(w, 7) - 3;
     if (below(w, 6) == 0) x.salt = "another";
     x.tells_prompt = below(w, 6) == 0;
+    x.logprobs = below(w, 3) == 0;
+    x.n_top = below(w, 4);
+    if (below(w, 4) == 0) x.presence_penalty = (float)below(w, 8) / 4 - 1;
+    if (below(w, 4) == 0) x.frequency_penalty = (float)below(w, 8) / 8;
+    if (below(w, 4) == 0) x.bias = BIAS, x.n_bias = 1 + below(w, 3);
     host_submit(&w->h, &w->asked[i], x);
     w->used[i] = true;
 }
