@@ -249,6 +249,9 @@ static bool read_preloaded(const sheaf__fields *f, const sheaf__api_limits *limi
         return sheaf__field_fail(f, "prompt", "invalid_value",
                                  "and messages exclude each other: say one of them");
     if (c->chat) return sheaf__api_read_messages(f, &c->messages, &c->n_messages);
+    if (sheaf__field_get(f, "prompt") == NULL)
+        return sheaf__field_missing(f, "prompt",
+                                    "a string or an array of token ids; or messages");
     return sheaf__api_read_prompts(f, limits->vocab, 1, &c->prompts, &c->n_prompts);
 }
 
