@@ -7,7 +7,6 @@
  */
 #include "base/status.h"
 #include "engine/scheduler.h"
-#include "sheaf/ledger.h"
 
 /* ---- logits ------------------------------------------------------------------------------ */
 
@@ -22,34 +21,6 @@ sheaf_status sheaf__engine_grow_logits(sheaf__engine *engine, uint64_t rows)
     engine->logits = grown;
     engine->logits_rows = rows;
     return SHEAF_OK;
-}
-
-/* ---- publishing -------------------------------------------------------------------------- */
-
-void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_t flags)
-{
-    uint32_t block = sheaf_pool_block_tokens(engine->model->pool);
-    uint32_t length = sheaf__kv_length(&choice->kv);
-    if (engine->options.no_prompt_cache) return;
-    if (flags == 0 && length / block == choice->published / block) return;
-    sheaf_prompt prompt = sheaf__choice_prompt(choice);
-    if (flags == SHEAF_PUBLISH_TAIL) prompt.n_tokens = length; /* nothing comes after it */
-    sheaf_status st =
-        sheaf_prefix_publish(engine->prefix, &prompt, choice->kv.sequence, flags, NULL);
-    SHEAF__ASSERT(st != SHEAF_E_FOREIGN && st != SHEAF_E_INVALID);
-    (void)st; /* the prefix cache counts what it refuses */
-    choice->published = length;
-}
-
-void sheaf__engine_pin(sheaf__engine *engine, sheaf__choice *choice)
-{
-    sheaf__request *request = choice->request;
-    sheaf_prompt prompt = sheaf__choice_prompt(choice);
-    sheaf_status st =
-        sheaf_prefix_pin(engine->prefix, &prompt, request->pin_owner, request->pin_flags,
-                         &request->pin, &request->pinned_tokens);
-    SHEAF__ASSERT(st != SHEAF_E_INVALID);
-    (void)st; /* who waits for it is told by the lack of a pin */
 }
 
 /* ---- the prompt's log-probabilities ------------------------------------------------------ */
@@ -213,7 +184,7 @@ static void settle(sheaf__engine *engine, const sheaf__forward_item *item,
     choice->request->n_computed += n;
     engine->stats.tokens_computed += n;
     engine->stats.rows += item->n_tokens;
-    sheaf__engine_publish(engine, choice, 0);
+    engine->store->publish(engine, choice);
     st = sheaf__kv_slide(&choice->kv, 0);
     SHEAF__ASSERT(st == SHEAF_OK); /* nothing is reserved */
     tell_prompt(engine, choice, logits, item->n_logits);

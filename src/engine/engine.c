@@ -3,7 +3,6 @@
 
 #include "base/status.h"
 #include "engine/scheduler.h"
-#include "sheaf/ledger.h"
 
 #define DEFAULT_PARALLEL     8
 #define DEFAULT_MAX_QUEUE    256
@@ -12,46 +11,12 @@
 _Static_assert(sizeof(sheaf__engine_stats) % sizeof(uint64_t) == 0,
                "the snapshot is whole words");
 
-/* ---- what there is room for -------------------------------------------------------------- */
-
-/* Blocks that n positions need at least, when they are run one by one: of a window what it sees,
- * wherever in a block it begins. */
-static bool fits(const sheaf_pool *pool, uint32_t n)
-{
-    uint32_t counts[SHEAF_MAX_GROUPS] = {0}, block = sheaf_pool_block_tokens(pool);
-    for (uint32_t g = 0; g < sheaf_pool_groups(pool); g++) {
-        sheaf_group_info info = SHEAF_GROUP_INFO_INIT;
-        if (sheaf_pool_group_info(pool, g, &info) != SHEAF_OK) return false;
-        uint64_t all = ((uint64_t)n + block - 1) / block;
-        uint64_t seen = ((uint64_t)info.window + block - 1) / block;
-        counts[g] = (uint32_t)(info.window != 0 && seen < all ? seen : all);
-    }
-    return sheaf_pool_can_acquire(pool, counts) == SHEAF_OK;
-}
-
-/* The longest prompt that an empty pool has room for, at most `limit`. */
-static uint32_t longest_prompt(const sheaf_pool *pool, uint32_t limit)
-{
-    uint32_t low = 0, high = limit;
-    while (low < high) {
-        uint32_t middle = low + (high - low + 1) / 2;
-        if (fits(pool, middle))
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 /* ---- life -------------------------------------------------------------------------------- */
 
 static sheaf_status settle_options(sheaf__engine *engine, sheaf_error *err)
 {
     sheaf__engine_options *o = &engine->options;
     uint32_t chunk = engine->model->options.prefill_chunk;
-    if (engine->model->pool == NULL)
-        return sheaf__error_set(err, SHEAF_E_UNSUPPORTED,
-                                "requests are scheduled on the paged backend alone");
     if (o->on_event == NULL)
         return sheaf__error_set(err, SHEAF_E_INVALID, "nobody to tell of events");
     if (o->parallel == 0) o->parallel = DEFAULT_PARALLEL;
@@ -75,12 +40,7 @@ static sheaf_status open_parts(sheaf__engine *engine, sheaf_error *err)
 {
     sheaf__model *model = engine->model;
     SHEAF__TRY(settle_options(engine, err));
-    const sheaf_prefix_options defaults = SHEAF_PREFIX_OPTIONS_INIT;
-    const sheaf_prefix_options *o = engine->options.prefix;
-    engine->max_prompt = longest_prompt(model->pool, model->options.ctx_size);
-    for (uint32_t i = 0; i < model->config.n_layers; i++)
-        engine->windows |= model->config.window[i] != 0;
-    SHEAF__TRY(sheaf_prefix_open(model->pool, o != NULL ? o : &defaults, &engine->prefix, err));
+    SHEAF__TRY(engine->store->open(engine, err));
     const sheaf__sampler_options greedy = {0};
     sheaf_status st =
         sheaf__sampler_create(&greedy, model->config.vocab, &model->memory, &engine->sampler);
@@ -97,6 +57,7 @@ sheaf_status sheaf__engine_create(sheaf__model *model, const sheaf__engine_optio
         return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no memory for an engine");
     engine->model = model;
     engine->options = *options;
+    engine->store = model->pool != NULL ? &sheaf__store_paged : &sheaf__store_dense;
     engine->next_id = 1;
     sheaf__memory_init(&engine->memory, model->options.allocator);
     sheaf__list_init(&engine->inbox);
@@ -164,11 +125,9 @@ void sheaf__engine_end_choice(sheaf__engine *engine, sheaf__choice *choice, uint
 {
     sheaf__request *request = choice->request;
     SHEAF__ASSERT(choice->state != SHEAF__CHOICE_OVER);
-    if (choice->kv.sequence != NULL &&
+    if (choice->state == SHEAF__CHOICE_RUNNING &&
         (finish == SHEAF__FINISH_STOP || finish == SHEAF__FINISH_LENGTH))
-        sheaf__engine_publish(engine, choice, SHEAF_PUBLISH_TAIL);
-    if (choice->kv.sequence != NULL && finish == SHEAF__FINISH_LENGTH && request->wants_pin)
-        sheaf__engine_pin(engine, choice);
+        engine->store->keep(engine, choice);
     sheaf__engine_drop_ticket(engine, choice);
     sheaf__kv_destroy(&choice->kv);
     choice->state = SHEAF__CHOICE_OVER;
@@ -313,9 +272,7 @@ bool sheaf__engine_step(sheaf__engine *engine)
     if (sheaf__engine_run_jobs(engine)) take_new(engine); /* jobs may have submitted some */
     if (sheaf__list_empty(&engine->live)) return false;
     end_cancelled(engine);
-    sheaf_status st = sheaf_prefix_expire(engine->prefix, NULL);
-    SHEAF__ASSERT(st == SHEAF_OK);
-    (void)st;
+    engine->store->expire(engine);
     sheaf__engine_plan(engine);
     if (engine->n_shares != 0) sheaf__engine_run_batch(engine);
     engine->stats.steps += engine->n_shares != 0;

@@ -83,8 +83,9 @@ typedef struct sheaf__engine_options {
     void *on_event_ctx;
 } sheaf__engine_options;
 
-/* With the dense backend there is no prompt cache, no budget, and no preemption: `prefix` and
- * no_prompt_cache are ignored, and an ask with `pin` is refused (SHEAF_E_UNSUPPORTED).
+/* With the dense backend there is no prompt cache and no budget, and nobody is preempted while there is
+ * host memory: `prefix`, no_prompt_cache and the namespaces are ignored, and an ask with `pin` is
+ * refused (SHEAF_E_UNSUPPORTED).
  * The model must outlive it, and its pool be empty. Opens the pool's prefix cache. An allocator of the
  * model's own is called by submitting threads too.
  * SHEAF_E_INVALID: no callback, a batch of less than two rows,

@@ -13,7 +13,6 @@ static uint64_t request_bytes(uint32_t n_choices)
 static sheaf_status begin_choice(sheaf__choice *choice, const sheaf__ask *ask,
                                  sheaf__memory *memory)
 {
-    choice->kv.backend = SHEAF__KV_PAGED;
     choice->state = choice->index == 0 ? SHEAF__CHOICE_WAITING : SHEAF__CHOICE_HELD;
     void *ids = NULL;
     SHEAF__TRY(sheaf__memory_grow(memory, &ids, &choice->ids_capacity, ask->n_tokens + 1ull,
@@ -81,7 +80,7 @@ void sheaf__request_destroy(sheaf__request *request, sheaf__memory *memory)
 {
     for (uint32_t i = 0; i < request->n_choices; i++) {
         sheaf__choice *choice = &request->choices[i];
-        SHEAF__ASSERT(choice->kv.sequence == NULL && choice->ticket == 0);
+        SHEAF__ASSERT(choice->state != SHEAF__CHOICE_RUNNING && choice->ticket == 0);
         sheaf__memory_free(memory, choice->ids, choice->ids_capacity, sizeof *choice->ids);
     }
     sheaf__memory_free(memory, request->bias, request->n_bias, sizeof *request->bias);
@@ -100,7 +99,7 @@ sheaf_status sheaf__choice_push(sheaf__choice *choice, int32_t token, sheaf__mem
 
 uint32_t sheaf__choice_left(const sheaf__choice *choice)
 {
-    if (choice->kv.sequence == NULL) return choice->n_ids;
+    if (choice->state != SHEAF__CHOICE_RUNNING) return choice->n_ids;
     return choice->n_ids - sheaf__kv_length(&choice->kv);
 }
 

@@ -1,7 +1,7 @@
 /* engine/request.h - one request and its life.
  *
  * Owns: what was asked (a copy), the tokens of each answer so far, where each answer stands. Does not
- * own: blocks (an answer's sequence goes back by sheaf__choice_leave), queues, who runs next.
+ * own: blocks (an answer's sequence goes back by sheaf__kv_destroy), queues, who runs next.
  *
  * A request has n choices: answers to one prompt. The first one runs the prompt, the others are
  * forked from it where it ends. From then on each choice is scheduled by itself:
@@ -13,7 +13,7 @@
  *        +--------------preempted-------------+
  *
  * A running choice is prefilling while more than one of its tokens is still to be run, else
- * decoding. The last of its tokens is never in its sequence between steps: it is what the next
+ * decoding. The last of its tokens is never in its cache between steps: it is what the next
  * step runs.
  */
 #ifndef SHEAF_ENGINE_REQUEST_H
@@ -74,7 +74,7 @@ typedef struct sheaf__choice {
     sheaf__kv kv; /* of a running one */
     int32_t *ids; /* [n_ids] of [ids_capacity]: the prompt, then the answer so far */
     uint32_t n_ids;
-    uint32_t published; /* positions of its sequence that were offered to the prefix cache */
+    uint32_t published; /* positions of it that were offered to the prefix cache */
     uint64_t ids_capacity;
     uint64_t ticket; /* a claim of a running one, a place to wait of a waiting one; 0: none */
     uint64_t served; /* its last turn; the lowest has waited longest for rows */
@@ -115,13 +115,13 @@ struct sheaf__request {
 sheaf_status sheaf__request_create(const sheaf__ask *ask, const sheaf_key *space,
                                    sheaf__memory *memory, sheaf__request **out);
 
-/* Its choices hold no sequence and no ticket any more. */
+/* None of its choices runs or has a ticket any more. */
 void sheaf__request_destroy(sheaf__request *request, sheaf__memory *memory);
 
 /* Appends a token to the answer. SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__choice_push(sheaf__choice *choice, int32_t token, sheaf__memory *memory);
 
-/* Tokens that are not in its sequence. */
+/* Tokens that are not in its cache. */
 uint32_t sheaf__choice_left(const sheaf__choice *choice);
 
 /* Whether running it tells log-probabilities of the prompt, from told_prompt on. Then the rows from

@@ -7,7 +7,7 @@
  *               find room now (with windows: a chunk of it); nobody overtakes one that does not.
  *               Who needs blocks that another is computing holds a ticket instead, and costs
  *               nothing
- *     reserve   all of it or nothing (sheaf_prefix_reserve); then something gives way, and again:
+ *     reserve   all of it or nothing; then something gives way, and again:
  *
  *               1 who would enter, the youngest first    4 alone: its chunk becomes one position
  *               2 chunks are halved, down to a block     5 the pool is compacted
@@ -21,13 +21,9 @@
 #include <stdlib.h>
 
 #include "base/status.h"
-#include "sheaf/rows.h"
 
 #define PREFILL_SHARE 8 /* of the batch's rows, one in so many */
 #define TOLD_ROWS     32 /* a step, of prompts whose log-probabilities are told: each has logits */
-
-/* A namespace in which nothing is ever published: no digest is zero. */
-static const sheaf_key nowhere;
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -87,15 +83,6 @@ static void add_running(sheaf__engine *engine, bool decoding)
 
 /* ---- entering ---------------------------------------------------------------------------- */
 
-void sheaf__engine_drop_ticket(sheaf__engine *engine, sheaf__choice *choice)
-{
-    if (choice->ticket == 0) return;
-    sheaf_status st = sheaf_prefix_drop(engine->prefix, choice->ticket);
-    SHEAF__ASSERT(st == SHEAF_OK);
-    (void)st;
-    choice->ticket = 0;
-}
-
 static bool runs(const sheaf__engine *engine, const sheaf__request *request)
 {
     for (uint32_t i = 0; i < request->n_choices; i++)
@@ -120,60 +107,6 @@ static uint32_t count_running(const sheaf__engine *engine, sheaf__choice **young
     return n;
 }
 
-/* What a waiting choice is matched by. While its prompt is to be told, the rows for that are run, so
- * nothing of them may be found. */
-static sheaf_prompt entry_prompt(const sheaf__choice *choice)
-{
-    sheaf_prompt prompt = sheaf__choice_prompt(choice);
-    if (!sheaf__choice_tells_prompt(choice)) return prompt;
-    prompt.max_match = choice->request->told_prompt - 1;
-    if (prompt.max_match == 0) prompt.space = &nowhere;
-    return prompt;
-}
-
-/* Whether all its tokens would find room now, beside what runs. Where windows let go of blocks while
- * a prompt is run it never holds all, so there its first chunk is asked for. */
-static bool has_room(sheaf__engine *engine, const sheaf_prompt *prompt)
-{
-    sheaf__choice *youngest;
-    if (engine->n_shares == 0 && count_running(engine, &youngest) == 0) return true;
-    sheaf_step step = SHEAF_STEP_INIT;
-    step.prompt = prompt;
-    step.n = engine->windows ? engine->options.prefill_chunk : prompt->n_tokens;
-    return sheaf_prefix_can_reserve(engine->prefix, &step, 1, NULL) == SHEAF_OK;
-}
-
-/* Claims what the choice would compute, beyond `have` positions. True: it has to wait instead. */
-static bool must_wait(sheaf__engine *engine, sheaf__choice *choice, const sheaf_prompt *prompt,
-                      uint32_t have)
-{
-    uint32_t block = sheaf_pool_block_tokens(engine->model->pool);
-    if (engine->options.no_prompt_cache || sheaf__choice_tells_prompt(choice)) return false;
-    if (have / block >= prompt->n_tokens / block) return false;
-    sheaf_status st = sheaf_prefix_claim(engine->prefix, prompt, have, &choice->ticket);
-    return st == SHEAF_PENDING; /* without a claim it computes all the same */
-}
-
-enum { ENTERS, WAITS, NO_ROOM };
-
-/* Whether a waiting choice can enter, and how many positions it will have to run. */
-static int try_entering(sheaf__engine *engine, sheaf__choice *choice, uint32_t *n)
-{
-    sheaf_match match = SHEAF_MATCH_INIT;
-    if (choice->ticket != 0) {
-        if (sheaf_prefix_poll(engine->prefix, choice->ticket) == SHEAF_PENDING) return WAITS;
-        choice->ticket = 0; /* void by what the poll said */
-    }
-    sheaf_prompt prompt = entry_prompt(choice);
-    sheaf_status st = sheaf_prefix_peek(engine->prefix, &prompt, &match);
-    SHEAF__ASSERT(st == SHEAF_OK); /* the ask was checked */
-    (void)st;
-    if (!has_room(engine, &prompt)) return NO_ROOM;
-    if (must_wait(engine, choice, &prompt, match.shared)) return WAITS;
-    *n = prompt.n_tokens - match.length;
-    return ENTERS;
-}
-
 /* The waiting ones that can enter, the oldest first. */
 static void add_entering(sheaf__engine *engine)
 {
@@ -187,9 +120,9 @@ static void add_entering(sheaf__engine *engine)
             sheaf__choice *choice = &request->choices[i];
             if (choice->state != SHEAF__CHOICE_WAITING) continue;
             if (!counted && n_running >= engine->options.parallel) break;
-            int answer = try_entering(engine, choice, &n);
-            if (answer == NO_ROOM) return;
-            if (answer == WAITS) continue;
+            int answer = engine->store->look(engine, choice, &n);
+            if (answer == SHEAF__LOOK_NO_ROOM) return;
+            if (answer == SHEAF__LOOK_WAITS) continue;
             add_share(engine, choice, n > 0 ? n : 1, true);
             n_running += !counted;
             counted = true;
@@ -251,7 +184,7 @@ static void remove_share_of(sheaf__engine *engine, const sheaf__choice *choice)
 static void preempt(sheaf__engine *engine, sheaf__choice *choice)
 {
     remove_share_of(engine, choice);
-    sheaf__engine_publish(engine, choice, 0);
+    engine->store->publish(engine, choice);
     sheaf__engine_drop_ticket(engine, choice);
     sheaf__kv_destroy(&choice->kv);
     choice->state = SHEAF__CHOICE_WAITING;
@@ -293,7 +226,7 @@ static bool make_way(sheaf__engine *engine, sheaf_status why)
     sheaf__choice *youngest = NULL;
     uint32_t n_running = count_running(engine, &youngest);
     if (remove_youngest_entering(engine, n_running == 0)) return engine->n_shares != 0;
-    if (shrink_chunks(engine, sheaf_pool_block_tokens(engine->model->pool))) return true;
+    if (shrink_chunks(engine, engine->model->options.block_tokens)) return true;
     if (n_running > 1) {
         preempt(engine, youngest);
         return engine->n_shares != 0;
@@ -301,7 +234,7 @@ static bool make_way(sheaf__engine *engine, sheaf_status why)
     if (shrink_chunks(engine, 1)) return true;
     if (!engine->compacted) {
         engine->compacted = true;
-        if (sheaf_pool_compact(engine->model->pool, UINT32_MAX, NULL) >= SHEAF_OK) return true;
+        if (engine->store->tidy(engine)) return true;
     }
     sheaf__choice *alone = engine->shares[0].choice;
     remove_share(engine, 0);
@@ -315,24 +248,9 @@ static bool make_way(sheaf__engine *engine, sheaf_status why)
 
 /* ---- reserving --------------------------------------------------------------------------- */
 
-static sheaf_status reserve(sheaf__engine *engine)
-{
-    for (uint32_t i = 0; i < engine->n_shares; i++) {
-        const sheaf__share *share = &engine->shares[i];
-        engine->prompts[i] =
-            share->enters ? entry_prompt(share->choice) : sheaf__choice_prompt(share->choice);
-        engine->steps[i] = (sheaf_step)SHEAF_STEP_INIT;
-        engine->steps[i].n = share->n;
-        engine->steps[i].prompt = &engine->prompts[i];
-        engine->steps[i].sequence = share->choice->kv.sequence;
-    }
-    return sheaf_prefix_reserve(engine->prefix, engine->steps, engine->n_shares, NULL);
-}
-
 static void enter(sheaf__engine *engine, sheaf__choice *choice, const sheaf_step *step)
 {
     sheaf__request *request = choice->request;
-    choice->kv.sequence = step->sequence;
     choice->state = SHEAF__CHOICE_RUNNING;
     choice->published = step->match.shared;
     engine->stats.tokens_reused += step->match.cached_tokens;
@@ -351,8 +269,8 @@ void sheaf__engine_plan(sheaf__engine *engine)
     engine->compacted = false;
     share_out(engine);
     if (engine->n_shares == 0) return;
-    sheaf_status st = reserve(engine);
-    while (st != SHEAF_OK && make_way(engine, st)) st = reserve(engine);
+    sheaf_status st = engine->store->reserve(engine);
+    while (st != SHEAF_OK && make_way(engine, st)) st = engine->store->reserve(engine);
     if (st != SHEAF_OK) engine->n_shares = 0;
     for (uint32_t i = 0; i < engine->n_shares; i++) {
         sheaf__share *share = &engine->shares[i];

@@ -4,13 +4,14 @@
  *     engine.c     life, events, the order of a step
  *     scheduler.c  who has a share in the step, and what gives way where there is no room
  *     batch.c      the step is run, committed, published, sampled
+ *     store_*.c    where K and V live: what finds room, what is kept
  *     jobs.c       what is done between steps: jobs, looking at what runs
  *
  * Invariants between steps, on the engine's thread:
  *   1 `live` is in the order of sheaf__choice_order; only the engine's thread changes it, with the
  *     lock held, so it may read it without
- *   2 a choice has a sequence, with nothing reserved, exactly while it is RUNNING
- *   3 a RUNNING choice's ids go at least one beyond its sequence
+ *   2 a choice has a cache (its kv), with nothing reserved, exactly while it is RUNNING
+ *   3 a RUNNING choice's ids go at least one beyond that cache
  *   4 a ticket of a RUNNING choice is a claim, one of a WAITING choice a place to wait
  */
 #ifndef SHEAF_ENGINE_SCHEDULER_H
@@ -25,16 +26,51 @@
 typedef struct sheaf__share {
     sheaf__choice *choice;
     uint32_t n;  /* positions to run; of one that enters at most so many */
-    bool enters; /* has no sequence yet */
+    bool enters; /* has no cache yet */
 } sheaf__share;
+
+enum {
+    SHEAF__LOOK_ENTERS,
+    SHEAF__LOOK_WAITS,  /* another computes what it needs next: it has a ticket */
+    SHEAF__LOOK_NO_ROOM /* and nobody after it may have it */
+};
+
+/* Where the K and V of requests live, as far as the backends differ. */
+typedef struct sheaf__store {
+    /* Sets max_prompt, and what else the backend has in the engine. */
+    sheaf_status (*open)(sheaf__engine *engine, sheaf_error *err);
+
+    /* Lets go of what nobody has used for long. */
+    void (*expire)(sheaf__engine *engine);
+
+    /* Whether a waiting choice can enter now (SHEAF__LOOK_...), and *n positions that it would have to
+     * run. */
+    int (*look)(sheaf__engine *engine, sheaf__choice *choice, uint32_t *n);
+
+    /* Reserves all shares, or nothing: their choices have a cache then, and `steps` say how many
+     * positions are reserved and what was found. Else as sheaf_prefix_reserve. */
+    sheaf_status (*reserve)(sheaf__engine *engine);
+
+    /* Brings together what is free. False: that cannot be, reserving would fail as before. */
+    bool (*tidy)(sheaf__engine *engine);
+
+    /* Offers the whole blocks of a running choice to others. */
+    void (*publish)(sheaf__engine *engine, sheaf__choice *choice);
+
+    /* Offers all that a choice has which has come to its end, and pins it where that is wanted. */
+    void (*keep)(sheaf__engine *engine, sheaf__choice *choice);
+} sheaf__store;
+
+extern const sheaf__store sheaf__store_paged, sheaf__store_dense;
 
 #define SHEAF__ENGINE_WORDS (sizeof(sheaf__engine_stats) / sizeof(uint64_t))
 
 struct sheaf__engine {
     sheaf__model *model;
-    sheaf_prefix *prefix;
+    const sheaf__store *store;
+    sheaf_prefix *prefix; /* null with the dense backend */
     sheaf__engine_options options;
-    uint32_t max_prompt; /* tokens that an empty pool has room for */
+    uint32_t max_prompt; /* tokens that there is room for at most */
     bool windows;        /* some layers have one */
 
     pthread_mutex_t mutex; /* guards the following eight */
@@ -94,6 +130,8 @@ bool sheaf__engine_run_jobs(sheaf__engine *engine);
 /* Fills `shares`, and reserves them all. None: nothing can be run in this step. */
 void sheaf__engine_plan(sheaf__engine *engine);
 
+/* ---- store_paged.c ---- */
+
 /* Lets go of a ticket of either kind. */
 void sheaf__engine_drop_ticket(sheaf__engine *engine, sheaf__choice *choice);
 
@@ -101,13 +139,6 @@ void sheaf__engine_drop_ticket(sheaf__engine *engine, sheaf__choice *choice);
 
 /* Runs what is reserved. */
 void sheaf__engine_run_batch(sheaf__engine *engine);
-
-/* Offers whole blocks, or all with SHEAF_PUBLISH_TAIL, to the prefix cache. What it does not take is
- * computed again when it is wanted. */
-void sheaf__engine_publish(sheaf__engine *engine, sheaf__choice *choice, uint32_t flags);
-
-/* Pins what is in the prefix cache of a prompt that was published, if that can be. */
-void sheaf__engine_pin(sheaf__engine *engine, sheaf__choice *choice);
 
 /* Room for so many rows. SHEAF_E_NO_MEMORY: as before. */
 sheaf_status sheaf__engine_grow_logits(sheaf__engine *engine, uint64_t rows);

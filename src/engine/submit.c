@@ -43,7 +43,7 @@ static sheaf_status check_pin(const sheaf__engine *engine, const sheaf__ask *ask
     if (ask->kind != SHEAF__ASK_PROMPT || (ask->pin_flags & ~(uint32_t)SHEAF_PIN_REVOCABLE))
         return sheaf__error_set(err, SHEAF_E_INVALID,
                                 "pins are of prompts alone, revocable or not");
-    if (engine->options.no_prompt_cache)
+    if (engine->options.no_prompt_cache || engine->prefix == NULL)
         return sheaf__error_set(err, SHEAF_E_UNSUPPORTED,
                                 "nothing can be pinned: there is no prompt cache");
     SHEAF__TRY(sheaf_prefix_stats_read(engine->prefix, &stats));
@@ -109,6 +109,10 @@ static sheaf_status find_space(const sheaf__engine *engine, const sheaf__ask *as
 {
     const sheaf__engine_options *o = &engine->options;
     const sheaf_pool *pool = engine->model->pool;
+    if (pool == NULL) { /* nothing is shared */
+        *out = (sheaf_key){{0}};
+        return SHEAF_OK;
+    }
     const sheaf_field field = {"salt", ask->salt, ask->salt_bytes};
     sheaf_status st = o->space != NULL
                           ? o->space(o->space_ctx, pool, ask->salt, ask->salt_bytes, out)

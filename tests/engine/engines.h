@@ -71,7 +71,7 @@ void host_open(host *h, const char *dir, sheaf__model_options m, sheaf__engine_o
 /* The same sizes, in tokens of room that the pool has: at least so many. */
 uint64_t host_budget(const char *dir, sheaf__model_options m, uint32_t tokens);
 
-/* Destroys the engine; then the pool has no block any more. */
+/* Destroys the engine; then a pool has no block any more. */
 void host_close(host *h);
 
 void host_ask(host *h, asked *a, want w);
@@ -83,7 +83,7 @@ void host_send(host *h, asked *a);
 /* Steps until nothing is left, and checks what then must hold. */
 void host_idle(host *h);
 
-/* Verifies pool and prefix cache. */
+/* Verifies pool and prefix cache, where there are. */
 void host_check(const host *h);
 
 /* Blocks that sequences hold. */
@@ -91,8 +91,8 @@ uint64_t host_held(const host *h);
 
 sheaf__engine_stats host_stats(const host *h);
 
-/* Done, each choice at its length, with the tokens of a cold run, and the log-probabilities to the
- * bit where these were wanted. */
+/* Done, each choice at its length or where it was stopped, with the tokens of a cold run, and the
+ * log-probabilities to the bit where these were wanted. */
 void host_expect(host *h, const asked *a);
 
 /* The tokens of one choice, of a cold run: [max_tokens]; returns how many. */

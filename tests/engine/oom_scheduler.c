@@ -40,21 +40,29 @@ static void submit_if_memory(host *h, asked *a, want w)
 }
 
 /* False: there was no Nth allocation. */
-static bool run_with_failure(uint64_t n, bool stay, uint32_t *n_errors)
+static bool run_with_failure(uint64_t n, bool stay, uint32_t backend, uint32_t *n_errors)
 {
     static host h;
     static asked a[3], after;
     failing f = {0};
     const sheaf_allocator allocator = {&f, fail_alloc, fail_free};
     sheaf__model_options m = {.block_tokens = 8, .slab_blocks = 1, .allocator = &allocator};
-    m.kv_budget_bytes = 9u << 16;
+    m.kv_backend = backend;
+    if (backend == SHEAF__KV_PAGED) m.kv_budget_bytes = 9u << 16;
     host_open(&h, RUNS_LLAMA, m, (sheaf__engine_options){.batch_tokens = 24});
     f.left = n;
     f.stay = stay;
     submit_if_memory(&h, &a[0], (want){.n = 30, .kind = 1, .shared = 20, .max_tokens = 6});
-    submit_if_memory(
-        &h, &a[1],
-        (want){.n = 26, .kind = 2, .shared = 20, .max_tokens = 20, .n_choices = 3, .seed = 4});
+    const sheaf__bias bias = {5, 1};
+    submit_if_memory(&h, &a[1],
+                     (want){.n = 26,
+                            .kind = 2,
+                            .shared = 20,
+                            .max_tokens = 20,
+                            .n_choices = 3,
+                            .seed = 4,
+                            .bias = &bias,
+                            .n_bias = 1});
     submit_if_memory(&h, &a[2], (want){.n = 12, .kind = 3, .max_tokens = 9});
     for (uint32_t i = 0; sheaf__engine_step(h.engine); i++) {
         assert_true(i < 1000);
@@ -79,11 +87,11 @@ static bool run_with_failure(uint64_t n, bool stay, uint32_t *n_errors)
     return failed;
 }
 
-static void run_all(bool stay)
+static void run_all(bool stay, uint32_t backend)
 {
     uint32_t n_errors = 0;
     uint64_t n = 1;
-    while (run_with_failure(n, stay, &n_errors)) n++;
+    while (run_with_failure(n, stay, backend, &n_errors)) n++;
     fprintf(stderr, "%llu allocations failed, %u requests with them\n",
             (unsigned long long)n - 1, n_errors);
     assert_true(n > 20 && n_errors > 0);
@@ -92,13 +100,15 @@ static void run_all(bool stay)
 static void one_failed_allocation_costs_a_request_at_most_its_end(void **state)
 {
     (void)state;
-    run_all(false);
+    run_all(false, SHEAF__KV_PAGED);
+    run_all(false, SHEAF__KV_DENSE);
 }
 
 static void a_step_without_memory_costs_requests_at_most_their_end(void **state)
 {
     (void)state;
-    run_all(true);
+    run_all(true, SHEAF__KV_PAGED);
+    run_all(true, SHEAF__KV_DENSE);
 }
 
 int main(void)

@@ -279,17 +279,13 @@ static void the_callback_ends_a_choice(void **state)
     (void)state;
     static host h;
     static asked a, b;
-    int32_t alone[ENGINES_TOKENS];
     host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){0});
     host_ask(&h, &a, (want){.n = 20, .kind = 1, .max_tokens = 30});
     a.stop_after[0] = 7;
     host_send(&h, &a);
     host_idle(&h);
-    assert_true(a.done && !a.broken);
-    assert_int_equal(a.finish[0], SHEAF__FINISH_STOP);
+    host_expect(&h, &a);
     assert_int_equal(a.n_tokens[0], 7);
-    assert_int_equal(host_alone(&h, &a, 0, alone), 30);
-    assert_memory_equal(a.tokens[0], alone, 7 * sizeof *alone);
     assert_int_equal(a.n_computed, 20 + 6); /* the one it stopped at was never run */
     assert_int_equal(host_stats(&h).finished, 1);
     /* what was run is found again: a next turn begins with the prompt and the answer */
@@ -308,7 +304,6 @@ static void one_choice_stops_and_the_others_go_on(void **state)
     (void)state;
     static host h;
     static asked a;
-    int32_t alone[ENGINES_TOKENS];
     for (uint32_t stopped = 0; stopped < 3; stopped++) {
         for (uint32_t after = 1; after <= 12; after += 11) {
             host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){0});
@@ -317,15 +312,8 @@ static void one_choice_stops_and_the_others_go_on(void **state)
             a.stop_after[stopped] = after;
             host_send(&h, &a);
             host_idle(&h);
-            assert_true(a.done && !a.broken);
-            for (uint32_t c = 0; c < 3; c++) {
-                uint32_t n = c == stopped ? after : 20;
-                assert_int_equal(a.n_tokens[c], n);
-                assert_int_equal(a.finish[c],
-                                 c == stopped ? SHEAF__FINISH_STOP : SHEAF__FINISH_LENGTH);
-                assert_int_equal(host_alone(&h, &a, c, alone), 20);
-                assert_memory_equal(a.tokens[c], alone, n * sizeof *alone);
-            }
+            host_expect(&h, &a);
+            assert_int_equal(a.n_tokens[stopped], after);
             assert_int_equal(a.n_computed, 21 + 2 * 19 + after - 1);
             host_close(&h);
         }
