@@ -81,9 +81,10 @@ bool sheaf__api_read_model(const sheaf__fields *f, const sheaf__api_limits *limi
     const char *model = NULL;
     if (!sheaf__field_string(f, "model", 0, UINT32_MAX, &model)) return false;
     if (model == NULL || strcmp(model, limits->model) == 0) return true;
-    return sheaf__api_error_set(f->error, 404, "model_not_found", "model",
-                                "the model is not served here: this server has '%.128s'",
-                                limits->model);
+    return sheaf__api_error_set(
+        f->error, 404, "model_not_found", "model",
+        "the model '%.128s' is not served here: this server has '%.128s'", model,
+        limits->model);
 }
 
 uint64_t sheaf__api_session(const char *name)

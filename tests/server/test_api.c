@@ -13,6 +13,48 @@ static sheaf__completion completion(const char *said)
     return accepted(sheaf__api_read_completion, PROMPT, said);
 }
 
+/* The fields that may be left out: of both kinds of requests, and of one alone. */
+static const char *const of_both[] = {"model",
+                                      "temperature",
+                                      "top_p",
+                                      "top_k",
+                                      "min_p",
+                                      "seed",
+                                      "n",
+                                      "max_tokens",
+                                      "logprobs",
+                                      "stop",
+                                      "ignore_eos",
+                                      "stream",
+                                      "logit_bias",
+                                      "cache_salt",
+                                      "priority",
+                                      "stream_options",
+                                      "user",
+                                      "presence_penalty",
+                                      "prompt_cache_key",
+                                      "frequency_penalty"};
+static const char *const of_chats[] = {"max_completion_tokens",
+                                       "top_logprobs",
+                                       "metadata",
+                                       "parallel_tool_calls",
+                                       "safety_identifier",
+                                       "store",
+                                       "service_tier",
+                                       "tools",
+                                       "tool_choice",
+                                       "functions",
+                                       "audio",
+                                       "function_call",
+                                       "response_format",
+                                       "modalities",
+                                       "prediction",
+                                       "reasoning_effort",
+                                       "verbosity",
+                                       "web_search_options",
+                                       "prompt_cache_retention"};
+static const char *const of_completions[] = {"echo", "best_of", "suffix"};
+
 /* ---- what is said by default --------------------------------------------------------------- */
 
 static void check_defaults(const sheaf__completion *c)
@@ -57,58 +99,18 @@ static void a_completion_has_defaults(void **state)
 static void null_is_the_default_of_what_may_be_left_out(void **state)
 {
     (void)state;
-    static const char *const both[] = {"model",
-                                       "temperature",
-                                       "top_p",
-                                       "top_k",
-                                       "min_p",
-                                       "seed",
-                                       "n",
-                                       "max_tokens",
-                                       "logprobs",
-                                       "stop",
-                                       "ignore_eos",
-                                       "stream",
-                                       "logit_bias",
-                                       "cache_salt",
-                                       "priority",
-                                       "stream_options",
-                                       "user",
-                                       "presence_penalty",
-                                       "prompt_cache_key",
-                                       "frequency_penalty"};
-    static const char *const chats[] = {"max_completion_tokens",
-                                        "top_logprobs",
-                                        "metadata",
-                                        "parallel_tool_calls",
-                                        "safety_identifier",
-                                        "store",
-                                        "service_tier",
-                                        "tools",
-                                        "tool_choice",
-                                        "functions",
-                                        "audio",
-                                        "function_call",
-                                        "response_format",
-                                        "modalities",
-                                        "prediction",
-                                        "reasoning_effort",
-                                        "verbosity",
-                                        "web_search_options",
-                                        "prompt_cache_retention"};
-    static const char *const completions[] = {"echo", "best_of", "suffix"};
-    for (size_t i = 0; i < COUNT(both) + COUNT(chats); i++) {
+    for (size_t i = 0; i < COUNT(of_both) + COUNT(of_chats); i++) {
         char said[64];
         snprintf(said, sizeof said, "\"%s\": null",
-                 i < COUNT(both) ? both[i] : chats[i - COUNT(both)]);
+                 i < COUNT(of_both) ? of_both[i] : of_chats[i - COUNT(of_both)]);
         sheaf__completion c = chat(said);
         check_defaults(&c);
         sheaf__completion_free(&c);
     }
-    for (size_t i = 0; i < COUNT(both) + COUNT(completions); i++) {
+    for (size_t i = 0; i < COUNT(of_both) + COUNT(of_completions); i++) {
         char said[64];
         snprintf(said, sizeof said, "\"%s\": null",
-                 i < COUNT(both) ? both[i] : completions[i - COUNT(both)]);
+                 i < COUNT(of_both) ? of_both[i] : of_completions[i - COUNT(of_both)]);
         sheaf__completion c = completion(said);
         check_defaults(&c);
         assert_int_equal(c.max_tokens, 16);
@@ -484,6 +486,26 @@ static void what_is_not_served_is_refused_by_name(void **state)
     check_refusals(sheaf__api_read_completion, PROMPT, completions, COUNT(completions));
 }
 
+/* The program runs from the repository's root. */
+static void every_field_is_documented(void **state)
+{
+    (void)state;
+    static char text[1 << 17];
+    FILE *file = fopen("docs/api.md", "rb");
+    assert_non_null(file);
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    assert_true(n > 0 && n < sizeof text - 1);
+    const char *const *const lists[] = {of_both, of_chats, of_completions};
+    const size_t sizes[] = {COUNT(of_both), COUNT(of_chats), COUNT(of_completions)};
+    for (size_t i = 0; i < COUNT(lists); i++)
+        for (size_t j = 0; j < sizes[i]; j++) {
+            char name[64];
+            snprintf(name, sizeof name, "`%s`", lists[i][j]);
+            if (strstr(text, name) == NULL) fail_msg("docs/api.md has no %s", name);
+        }
+}
+
 static void refusals_have_codes(void **state)
 {
     (void)state;
@@ -533,7 +555,8 @@ static void another_model_is_not_found(void **state)
         sheaf__api_error e = {0};
         char *body = body_of(i == 0 ? QUESTION : PROMPT, "\"model\": \"gpt-4\"");
         assert_false(readers[i](body, strlen(body), &limits, &c, &e));
-        check_error(&e, body, 404, "model", "this server has 'demo'");
+        check_error(&e, body, 404, "model",
+                    "'gpt-4' is not served here: this server has 'demo'");
         assert_string_equal(e.code, "model_not_found");
         assert_string_equal(e.type, "not_found_error");
         free(body);
@@ -559,6 +582,7 @@ int main(void)
         cmocka_unit_test(completions_have_echo_and_a_number_of_logprobs),
         cmocka_unit_test(fields_without_effect_are_ignored),
         cmocka_unit_test(what_is_not_served_is_refused_by_name),
+        cmocka_unit_test(every_field_is_documented),
         cmocka_unit_test(refusals_have_codes),
         cmocka_unit_test(long_names_are_quoted_in_part),
         cmocka_unit_test(another_model_is_not_found),
