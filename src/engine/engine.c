@@ -249,19 +249,30 @@ static bool holds_blocks(const sheaf__request *request)
     return false;
 }
 
+static uint64_t dense_bytes_of(const sheaf__request *request)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        if (request->choices[i].kv.dense != NULL)
+            bytes += sheaf__dense_bytes(request->choices[i].kv.dense);
+    return bytes;
+}
+
 /* Lets go of the requests that are over, and counts the others. */
 static void sweep(sheaf__engine *engine)
 {
-    engine->stats.running = engine->stats.waiting = 0;
+    sheaf__engine_stats *stats = &engine->stats;
+    stats->running = stats->waiting = stats->dense_bytes = 0;
     for (sheaf__list *at = engine->live.next, *next; at != &engine->live; at = next) {
         next = at->next;
         sheaf__request *request = sheaf__request_of(at);
         if (request->n_over == request->n_choices) {
             let_go(engine, request);
         } else if (holds_blocks(request)) {
-            engine->stats.running++;
+            stats->running++;
+            stats->dense_bytes += dense_bytes_of(request);
         } else {
-            engine->stats.waiting++;
+            stats->waiting++;
         }
     }
 }

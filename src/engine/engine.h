@@ -126,6 +126,7 @@ void sheaf__engine_stop(sheaf__engine *engine);
 typedef struct sheaf__engine_stats {
     uint64_t running;         /* requests that hold blocks */
     uint64_t waiting;         /* requests that do not */
+    uint64_t dense_bytes;     /* of the buffers of those that run; 0 with the paged backend */
     uint64_t steps;           /* ever, as all that follows */
     uint64_t rows;            /* of all batches */
     uint64_t tokens_computed; /* positions whose K and V were computed */

@@ -259,6 +259,10 @@ static const sheaf__figure engine_figures[] = {
      .help = "Requests that hold blocks, as of the last step."},
     {"requests_waiting", "sheaf_requests_waiting", ENGINE_GAUGE("requests", waiting),
      .help = "Requests that do not: queued, or preempted."},
+    {"dense_bytes", "sheaf_dense_bytes",
+     VALUE(GAUGE, U64, "bytes", SHEAF__HAS_DENSE, engine.dense_bytes),
+     .help = "With the dense backend: buffers of the requests that run, whole, as of the last "
+             "step."},
     {"requests", "sheaf_requests_total", ENGINE_COUNT("requests", finished),
      .by = {&by_outcome},
      .help = "Requests that ended: by themselves, cancelled (the client left, or a stop), with "

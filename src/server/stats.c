@@ -101,6 +101,7 @@ static void read_engine(sheaf__server *server, sheaf__figures *f)
     sheaf__engine_stats_read(server->engine, &f->engine);
     sheaf__http_stats_read(server->http, &f->http);
     f->has |= SHEAF__HAS_MODEL | SHEAF__HAS_ENGINE | SHEAF__HAS_HTTP;
+    if (model->pool == NULL) f->has |= SHEAF__HAS_DENSE;
     if (model->pool != NULL && prefix != NULL) {
         f->enabled = !server->options.engine.no_prompt_cache;
         read_pool(model->pool, prefix, f);

@@ -137,6 +137,30 @@ static void the_dense_backend_has_no_prompt_cache(void **state)
     host_close(&h);
 }
 
+static void dense_buffers_are_counted_while_they_are_there(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a, b;
+    sheaf__kv kv = {0};
+    const sheaf__model_options m = {.block_tokens = 8, .kv_backend = SHEAF__KV_DENSE};
+    const want w = {.n = 40, .kind = 1, .max_tokens = 5};
+    host_open(&h, RUNS_LLAMA, m, (sheaf__engine_options){0});
+    assert_int_equal(sheaf__model_new_kv(h.model, &kv), SHEAF_OK);
+    uint64_t one =
+        sheaf__dense_bytes(kv.dense); /* for more positions than are asked for here */
+    sheaf__kv_destroy(&kv);
+    assert_true(one > 0);
+    host_submit(&h, &a, w);
+    host_submit(&h, &b, w);
+    assert_int_equal(host_stats(&h).dense_bytes, 0);
+    while (a.n_tokens[0] == 0 || b.n_tokens[0] == 0) sheaf__engine_step(h.engine);
+    assert_int_equal(host_stats(&h).dense_bytes, 2 * one);
+    host_idle(&h);
+    assert_int_equal(host_stats(&h).dense_bytes, 0);
+    host_close(&h);
+}
+
 static void cancelling_gives_dense_buffers_back(void **state)
 {
     (void)state;
@@ -167,6 +191,7 @@ int main(void)
         cmocka_unit_test(backends_give_equal_bits_with_windows),
         cmocka_unit_test(backends_give_equal_bits_by_other_codecs),
         cmocka_unit_test(the_dense_backend_has_no_prompt_cache),
+        cmocka_unit_test(dense_buffers_are_counted_while_they_are_there),
         cmocka_unit_test(cancelling_gives_dense_buffers_back),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
