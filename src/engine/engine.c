@@ -1,12 +1,20 @@
 /* engine/engine.c - many requests on one model: life, events, steps. */
 #include "engine/engine.h"
 
+#include <errno.h>
+#include <time.h>
+
+#include "base/bits.h"
 #include "base/status.h"
 #include "engine/scheduler.h"
+#include "sheaf/ledger.h"
 
 #define DEFAULT_PARALLEL     8
 #define DEFAULT_MAX_QUEUE    256
 #define DEFAULT_BATCH_TOKENS 512
+#define NS_PER_S             1000000000ull
+#define MIN_NAP_NS           10000000ull /* 10 ms */
+#define MAX_NAP_NS           NS_PER_S
 
 _Static_assert(sizeof(sheaf__engine_stats) % sizeof(uint64_t) == 0,
                "the snapshot is whole words");
@@ -49,6 +57,16 @@ static sheaf_status open_parts(sheaf__engine *engine, sheaf_error *err)
     return sheaf__error_set(err, st, "the engine cannot be set up: %s", sheaf_status_text(st));
 }
 
+/* Timed by a clock that nobody sets. */
+static void init_wake(pthread_cond_t *wake)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(wake, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 sheaf_status sheaf__engine_create(sheaf__model *model, const sheaf__engine_options *options,
                                   sheaf__engine **out, sheaf_error *err)
 {
@@ -64,7 +82,7 @@ sheaf_status sheaf__engine_create(sheaf__model *model, const sheaf__engine_optio
     sheaf__list_init(&engine->jobs);
     sheaf__list_init(&engine->live);
     pthread_mutex_init(&engine->mutex, NULL);
-    pthread_cond_init(&engine->wake, NULL);
+    init_wake(&engine->wake);
     sheaf_status st = open_parts(engine, err);
     if (st != SHEAF_OK) {
         sheaf__engine_destroy(engine);
@@ -299,12 +317,43 @@ static bool is_asked(const sheaf__engine *engine)
     return !sheaf__list_empty(&engine->inbox) || !sheaf__list_empty(&engine->jobs);
 }
 
-/* Sleeps until there is something to do. False: there will not be. */
+/* How long the engine may sleep at most before it looks for what has lived too long; 0: for ever. Entries
+ * may be younger or pinned, so it is no more than a guess. */
+static uint64_t nap_ns(const sheaf__engine *engine)
+{
+    sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
+    if (engine->prefix == NULL) return 0;
+    if (sheaf_prefix_stats_read(engine->prefix, &stats) != SHEAF_OK) return 0;
+    if (stats.ttl_ns == 0 || stats.entries == 0) return 0;
+    return sheaf__max_u64(MIN_NAP_NS, sheaf__min_u64(stats.ttl_ns, MAX_NAP_NS));
+}
+
+/* With the lock held. False: so long has passed. */
+static bool wait_ns(sheaf__engine *engine, uint64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / NS_PER_S);
+    until.tv_nsec = (long)(ns % NS_PER_S);
+    return pthread_cond_timedwait(&engine->wake, &engine->mutex, &until) != ETIMEDOUT;
+}
+
+/* Sleeps until there is something to do. False: there will not be. What has lived too long goes
+ * meanwhile. */
 static bool sleep_until_asked(sheaf__engine *engine)
 {
     pthread_mutex_lock(&engine->mutex);
-    while (!is_asked(engine) && !engine->closing)
-        pthread_cond_wait(&engine->wake, &engine->mutex);
+    while (!is_asked(engine) && !engine->closing) {
+        uint64_t ns = nap_ns(engine);
+        if (ns == 0) {
+            pthread_cond_wait(&engine->wake, &engine->mutex);
+        } else if (!wait_ns(engine, ns)) {
+            pthread_mutex_unlock(&engine->mutex);
+            engine->store->expire(engine);
+            pthread_mutex_lock(&engine->mutex);
+        }
+    }
     bool asked = is_asked(engine);
     pthread_mutex_unlock(&engine->mutex);
     return asked;

@@ -113,7 +113,8 @@ sheaf_status sheaf__engine_cancel(sheaf__engine *engine, uint64_t id);
  * there, and nothing else was done. */
 bool sheaf__engine_step(sheaf__engine *engine);
 
-/* Steps, and sleeps while there is nothing to do, until drained or stopped and no request is left. The
+/* Steps, and sleeps while there is nothing to do (what the prompt cache has had for too long goes
+ * meanwhile, within a second), until drained or stopped and no request is left. The
  * calling thread is the engine's. */
 void sheaf__engine_run(sheaf__engine *engine);
 

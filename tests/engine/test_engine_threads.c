@@ -142,11 +142,41 @@ static void stopping_cancels_what_is_there_and_wakes_who_sleeps(void **state)
     host_close(&h);
 }
 
+static void what_lived_too_long_goes_while_the_engine_sleeps(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a;
+    sheaf_prefix_options o = SHEAF_PREFIX_OPTIONS_INIT;
+    o.ttl_ns = 300000000;
+    host_open(&h, RUNS_LLAMA, (sheaf__model_options){.block_tokens = 8, .slab_blocks = 1},
+              (sheaf__engine_options){.prefix = &o});
+    host_submit(&h, &a, (want){.n = 200, .kind = 1, .max_tokens = 2});
+    while (sheaf__engine_step(h.engine)) continue;
+    sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
+    assert_int_equal(sheaf_pool_stats_read(h.model->pool, &stats), SHEAF_OK);
+    uint64_t held = stats.blocks_held, bytes = stats.bytes_reserved;
+    assert_true(held >= 25);
+    pthread_t engine = start(&h); /* sleeps: nobody asks for anything any more */
+    for (uint32_t i = 0; stats.blocks_held != 0; i++) {
+        assert_true(i < 2000);
+        const struct timespec pause = {.tv_nsec = 5000000};
+        nanosleep(&pause, NULL);
+        assert_int_equal(sheaf_pool_stats_read(h.model->pool, &stats), SHEAF_OK);
+    }
+    assert_true(stats.bytes_reserved < bytes / 4); /* the system has its memory back */
+    sheaf__engine_drain(h.engine);
+    assert_int_equal(pthread_join(engine, NULL), 0);
+    host_expect(&h, &a);
+    host_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_on_other_threads_are_answered_as_alone),
         cmocka_unit_test(draining_ends_when_the_last_is_answered),
+        cmocka_unit_test(what_lived_too_long_goes_while_the_engine_sleeps),
         cmocka_unit_test(stopping_cancels_what_is_there_and_wakes_who_sleeps),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
