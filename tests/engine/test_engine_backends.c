@@ -184,6 +184,59 @@ static void cancelling_gives_dense_buffers_back(void **state)
     host_close(&h);
 }
 
+/* ---- the steady state -------------------------------------------------------------------- */
+
+static void *counting_alloc(void *ctx, uint64_t size, uint64_t align)
+{
+    ++*(uint64_t *)ctx;
+    return aligned_alloc(align, (size + align - 1) / align * align);
+}
+
+static void counting_free(void *ctx, void *ptr, uint64_t size, uint64_t align)
+{
+    (void)ctx, (void)size, (void)align;
+    free(ptr);
+}
+
+/* Allocations of steps [first, end). */
+static uint64_t count_steps(host *h, uint32_t first, uint32_t end, const uint64_t *n_allocs)
+{
+    uint64_t before = *n_allocs;
+    for (uint32_t i = first; i < end; i++) assert_true(sheaf__engine_step(h->engine));
+    return *n_allocs - before;
+}
+
+/* Six answers whose prompts have 40 to 42 tokens: blocks of 32 end while they decode, and their token
+ * lists double. Between these steps nothing is allocated. */
+static void a_decode_step_allocates_nothing(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a[3];
+    uint64_t n_allocs = 0;
+    const sheaf_allocator allocator = {&n_allocs, counting_alloc, counting_free};
+    for (uint32_t backend = SHEAF__KV_PAGED; backend <= SHEAF__KV_DENSE; backend++) {
+        const sheaf__model_options m = {.allocator = &allocator, .kv_backend = backend};
+        host_open(&h, RUNS_LLAMA, m, (sheaf__engine_options){0});
+        for (uint32_t i = 0; i < 3; i++)
+            host_submit(&h, &a[i],
+                        (want){.n = 40 + i,
+                               .kind = i,
+                               .max_tokens = 60,
+                               .n_choices = 2,
+                               .logprobs = true,
+                               .frequency_penalty = 0.5f,
+                               .seed = 3});
+        assert_int_not_equal(count_steps(&h, 0, 2, &n_allocs), 0);
+        assert_int_equal(count_steps(&h, 2, 22, &n_allocs), 0);
+        assert_int_not_equal(count_steps(&h, 22, 26, &n_allocs), 0);
+        assert_int_equal(count_steps(&h, 26, 42, &n_allocs), 0);
+        host_idle(&h);
+        for (uint32_t i = 0; i < 3; i++) host_expect(&h, &a[i]);
+        host_close(&h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +246,7 @@ int main(void)
         cmocka_unit_test(the_dense_backend_has_no_prompt_cache),
         cmocka_unit_test(dense_buffers_are_counted_while_they_are_there),
         cmocka_unit_test(cancelling_gives_dense_buffers_back),
+        cmocka_unit_test(a_decode_step_allocates_nothing),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -300,6 +300,39 @@ static void a_waiter_takes_over_from_who_is_cancelled(void **state)
     host_close(&h);
 }
 
+static uint64_t takeovers(const host *h)
+{
+    sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
+    assert_int_equal(sheaf_prefix_stats_read(h->engine->prefix, &stats), SHEAF_OK);
+    return stats.takeovers;
+}
+
+static void a_waiter_takes_over_from_who_is_preempted(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a[3];
+    host_open(&h, RUNS_LLAMA, room_for(256),
+              (sheaf__engine_options){.batch_tokens = 5, .prefill_chunk = 4});
+    host_submit(&h, &a[0], (want){.n = 20, .kind = 1, .max_tokens = 52, .priority = 2});
+    while (a[0].n_tokens[0] == 0) assert_true(sheaf__engine_step(h.engine));
+    host_submit(&h, &a[1], (want){.n = 206, .kind = 2, .shared = 200, .max_tokens = 3});
+    assert_true(sheaf__engine_step(h.engine));
+    host_submit(&h, &a[2],
+                (want){.n = 206, .kind = 3, .shared = 200, .max_tokens = 3, .priority = 1});
+    while (host_stats(&h).preemptions == 0) {
+        assert_true(sheaf__engine_step(h.engine));
+        assert_int_equal(takeovers(&h), host_stats(&h).preemptions);
+    }
+    host_idle(&h);
+    for (uint32_t i = 0; i < 3; i++) host_expect(&h, &a[i]);
+    /* the oldest ended before it needed the room; what was computed until then is found */
+    assert_true(a[2].cached >= 160 && a[2].cached < 200);
+    assert_int_equal(host_stats(&h).preemptions, 1);
+    assert_in_range(host_stats(&h).tokens_computed, 71 + 200 + 2 * 8, 71 + 200 + BLOCK + 2 * 8);
+    host_close(&h);
+}
+
 /* ---- no room ----------------------------------------------------------------------------- */
 
 static void the_youngest_is_preempted_and_gives_the_same(void **state)
@@ -366,6 +399,26 @@ static void nobody_overtakes_one_that_waits_for_room(void **state)
     }
     host_idle(&h);
     for (uint32_t i = 0; i < 3; i++) host_expect(&h, &a[i]);
+    host_close(&h);
+}
+
+static void a_waiting_high_priority_goes_before_a_lower_one(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a[4];
+    host_open(&h, RUNS_LLAMA, room_for(104), (sheaf__engine_options){0});
+    for (uint32_t i = 0; i < 3; i++) /* one runs, two wait for room */
+        host_submit(&h, &a[i], (want){.n = 60, .kind = i + 1, .max_tokens = 20});
+    for (uint32_t i = 0; i < 3; i++) assert_true(sheaf__engine_step(h.engine));
+    host_submit(&h, &a[3], (want){.n = 60, .kind = 4, .max_tokens = 20, .priority = 3});
+    host_idle(&h);
+    for (uint32_t i = 0; i < 4; i++) host_expect(&h, &a[i]);
+    assert_int_equal(a[0].place, 1); /* who runs is not turned out */
+    assert_int_equal(a[3].place, 2);
+    assert_int_equal(a[1].place, 3);
+    assert_int_equal(a[2].place, 4);
+    assert_int_equal(host_stats(&h).preemptions, 0);
     host_close(&h);
 }
 
@@ -533,38 +586,74 @@ static void what_an_engine_cannot_do_is_refused(void **state)
 
 /* ---- leaving ----------------------------------------------------------------------------- */
 
+/* Where the choices of what is live stand, one bit each. */
+static uint32_t phases(const host *h)
+{
+    uint32_t seen = 0;
+    SHEAF__FOR_REQUESTS(h->engine, at)
+    {
+        const sheaf__request *request = sheaf__request_of(at);
+        for (uint32_t i = 0; i < request->n_choices; i++) {
+            const sheaf__choice *choice = &request->choices[i];
+            switch (choice->state) {
+            case SHEAF__CHOICE_HELD: seen |= 1; break;
+            case SHEAF__CHOICE_WAITING:
+                seen |= request->admitted ? 2 : choice->ticket != 0 ? 4 : 8;
+                break;
+            case SHEAF__CHOICE_RUNNING:
+                if (sheaf__choice_left(choice) == 1)
+                    seen |= 16;
+                else
+                    seen |= sheaf__choice_tells_prompt(choice) ? 32 : 64;
+                break;
+            default: seen |= 128;
+            }
+        }
+    }
+    return seen;
+}
+
+static void expect_at_rest(const host *h)
+{
+    sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
+    host_check(h);
+    assert_int_equal(host_held(h), 0);
+    assert_int_equal(sheaf_prefix_stats_read(h->engine->prefix, &stats), SHEAF_OK);
+    assert_int_equal(stats.claims + stats.waiters, 0);
+}
+
 static void cancelling_at_every_phase_returns_every_block(void **state)
 {
     (void)state;
     static host h;
-    static asked a[4], b;
+    static asked a[5], b;
+    uint32_t seen = 0;
     host_open(&h, RUNS_LLAMA, room_for(160),
-              (sheaf__engine_options){.parallel = 3, .batch_tokens = 16, .prefill_chunk = 16});
-    for (uint32_t steps = 0; steps < 30; steps++) {
-        for (uint32_t i = 0; i < 4; i++)
+              (sheaf__engine_options){.parallel = 4, .batch_tokens = 16, .prefill_chunk = 16});
+    for (uint32_t steps = 0; steps < 45; steps++) {
+        for (uint32_t i = 0; i < 5; i++)
             host_submit(&h, &a[i],
                         (want){.n = 50,
                                .kind = i + 1,
                                .shared = i < 2 ? 48 : 0, /* one of two waits */
                                .max_tokens = 20,
                                .n_choices = i == 2 ? 3 : 1,
+                               .tells_prompt = i == 3,
                                .seed = 1});
         for (uint32_t i = 0; i < steps; i++) (void)sheaf__engine_step(h.engine);
-        for (uint32_t i = 0; i < 4; i++)
+        seen |= phases(&h);
+        for (uint32_t i = 0; i < 5; i++)
             if (!a[i].done) assert_int_equal(sheaf__engine_cancel(h.engine, a[i].id), SHEAF_OK);
         (void)sheaf__engine_step(h.engine);
-        host_check(&h);
-        assert_int_equal(host_held(&h), 0);
-        sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
-        assert_int_equal(sheaf_prefix_stats_read(h.engine->prefix, &stats), SHEAF_OK);
-        assert_int_equal(stats.claims + stats.waiters, 0);
-        for (uint32_t i = 0; i < 4; i++) {
+        expect_at_rest(&h);
+        for (uint32_t i = 0; i < 5; i++) {
             assert_true(a[i].done && !a[i].broken);
             assert_int_equal(sheaf__engine_cancel(h.engine, a[i].id), SHEAF_MISS);
         }
         if (steps % 2 == 0)
             assert_int_equal(sheaf_prefix_reset(h.engine->prefix, NULL, NULL), SHEAF_OK);
     }
+    assert_int_equal(seen, 255); /* every phase there is */
     host_submit(&h, &b, (want){.n = 50, .kind = 1, .max_tokens = 20});
     host_idle(&h);
     host_expect(&h, &b);
@@ -603,9 +692,11 @@ int main(void)
         cmocka_unit_test(no_more_run_than_are_allowed),
         cmocka_unit_test(a_shared_prefix_is_computed_once),
         cmocka_unit_test(a_waiter_takes_over_from_who_is_cancelled),
+        cmocka_unit_test(a_waiter_takes_over_from_who_is_preempted),
         cmocka_unit_test(the_youngest_is_preempted_and_gives_the_same),
         cmocka_unit_test(room_for_one_serves_all_the_oldest_first),
         cmocka_unit_test(nobody_overtakes_one_that_waits_for_room),
+        cmocka_unit_test(a_waiting_high_priority_goes_before_a_lower_one),
         cmocka_unit_test(choices_that_do_not_fit_together_follow_each_other),
         cmocka_unit_test(who_is_alone_and_has_no_room_ends_with_length),
         cmocka_unit_test(a_window_keeps_what_it_sees_alone),
