@@ -110,7 +110,9 @@ sheaf__exchange_id(const sheaf__exchange *x); /* "req_" and 16 hexadecimal digit
 const char *sheaf__exchange_body(const sheaf__exchange *x, uint64_t *n); /* zero-terminated */
 const char *sheaf__exchange_query(const sheaf__exchange *x, const char *name); /* null: none */
 const char *sheaf__exchange_path(const sheaf__exchange *x); /* without the query */
-const char *sheaf__exchange_header(const sheaf__exchange *x, const char *name); /* null: none */
+
+/* Null: none. In an INLINE handler alone, and good until it returns. */
+const char *sheaf__exchange_header(const sheaf__exchange *x, const char *name);
 
 /* ---- the reply --------------------------------------------------------------------------- */
 

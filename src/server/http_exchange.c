@@ -359,3 +359,13 @@ const char *sheaf__exchange_query(const sheaf__exchange *x, const char *name)
 {
     return sheaf__http_pair_find(&x->query, name);
 }
+
+const char *sheaf__exchange_path(const sheaf__exchange *x)
+{
+    return x->path;
+}
+
+const char *sheaf__exchange_header(const sheaf__exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, name);
+}

@@ -34,7 +34,6 @@ void sheaf__serve_page(void *ctx, sheaf__exchange *x)
     sheaf__exchange_add_header(x, "ETag", file->tag);
     sheaf__exchange_add_header(x, "Cache-Control", "no-cache"); /* kept, and asked about */
     sheaf__exchange_add_header(x, "Content-Security-Policy", policy);
-    sheaf__exchange_add_header(x, "X-Content-Type-Options", "nosniff");
     sheaf__exchange_add_header(x, "Referrer-Policy", "no-referrer");
     if (client_has(sheaf__exchange_header(x, "If-None-Match"), file->tag)) {
         sheaf__exchange_reply_static(x, 304, file->content_type, "", 0);

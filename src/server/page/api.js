@@ -117,15 +117,14 @@ export function poll(path, { wanted, data, failed }) {
     clearTimeout(timer);
     if (busy || document.hidden || !wanted()) return;
     busy = true;
-    try {
-      data(await getJson(path, AbortSignal.timeout(10000)));
-      wait = 1000;
-    } catch (e) {
-      failed(e instanceof ApiError ? e : new ApiError(0, 'The server does not answer.'));
-      wait = Math.min(wait * 2, 8000);
-    }
+    const { value, error } = await getJson(path, AbortSignal.timeout(10000)).then(
+      (json) => ({ value: json }),
+      (e) => ({ error: e instanceof ApiError ? e : new ApiError(0, 'The server does not answer.') }));
     busy = false;
+    wait = error ? Math.min(wait * 2, 4000) : 1000;
     timer = setTimeout(tick, wait);
+    if (error) failed(error);
+    else data(value);
   }
   polls.push(tick);
   tick();

@@ -1,7 +1,7 @@
 // chat.js - a conversation with the model, streamed.
 
 import { request, events } from './api.js';
-import { count, duration, element, rate, setText } from './format.js';
+import { count, duration, element, rate } from './format.js';
 
 const byId = (id) => document.getElementById(id);
 const log = byId('log');
@@ -199,7 +199,6 @@ function startAnew() {
 
 export function startChat(name) {
   modelName = name;
-  byId('composer').noValidate = true;
   byId('composer').addEventListener('submit', (e) => {
     e.preventDefault();
     submit();
@@ -216,5 +215,4 @@ export function startChat(name) {
   byId('stop').addEventListener('click', stop);
   byId('new-chat').addEventListener('click', startAnew);
   if (matchMedia('(min-width: 861px)').matches) question.focus();
-  setText(byId('model'), '');
 }

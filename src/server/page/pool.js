@@ -1,6 +1,6 @@
 // pool.js - the pool drawn: slabs as strips of blocks, coloured by state.
 
-import { ApiError, poll } from './api.js';
+import { poll } from './api.js';
 import { bytes, count, element, setText } from './format.js';
 import { Layout, countStates, ownerOf, rowsShown, states } from './map.js';
 import { describe, looked } from './requests.js';
@@ -275,7 +275,6 @@ export function startPool(wanted) {
     wanted: () => given && wanted(),
     data: show,
     failed: (e) => {
-      if (!(e instanceof ApiError)) throw e;
       given = e.status === 0 || e.status === 401 || e.status === 429 || e.status === 503;
       setText(byId('pool-note'), e.message);
       byId('pool-note').hidden = views.length > 0 && given;

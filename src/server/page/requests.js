@@ -39,14 +39,30 @@ const columns = [
   ['number', (s) => duration(s.age_ms)],
 ];
 
+// One row takes part in the order of the Tab key; arrow keys go on from there.
+function reachable(row) {
+  for (const other of body.children) other.tabIndex = other === row ? 0 : -1;
+}
+
+function onKey(e) {
+  const row = document.activeElement.closest('#request-rows tr');
+  const next = { ArrowDown: row?.nextElementSibling, ArrowUp: row?.previousElementSibling }[e.key];
+  if (!next) return;
+  e.preventDefault();
+  next.focus();
+}
+
 function newRow(slot) {
   const row = element('tr');
-  row.tabIndex = 0;
+  row.tabIndex = -1;
   row.dataset.id = slot.id;
   for (const [name] of columns) row.append(element('td', name));
   row.addEventListener('pointerenter', () => looked.set(slot.id));
   row.addEventListener('pointerleave', () => looked.set(0));
-  row.addEventListener('focus', () => looked.set(slot.id));
+  row.addEventListener('focus', () => {
+    reachable(row);
+    looked.set(slot.id);
+  });
   row.addEventListener('blur', () => looked.set(0));
   return row;
 }
@@ -66,6 +82,7 @@ function show(list) {
     fillRow(row, slot);
     if (body.children[i] !== row) body.insertBefore(row, body.children[i] ?? null);
   });
+  if (list.length && !body.querySelector('[tabindex="0"]')) reachable(body.firstElementChild);
   const waits = list.filter((s) => s.state === 'queued' || s.state === 'waiting').length;
   setText(sum, list.length ? `${list.length - waits} running, ${waits} waiting` : '');
   setText(note, 'Nothing runs.');
@@ -78,6 +95,7 @@ function mark() {
 
 export function startRequests(wanted) {
   looked.addEventListener('change', mark);
+  body.addEventListener('keydown', onKey);
   poll('slots', {
     wanted,
     data: show,
