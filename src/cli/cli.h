@@ -21,6 +21,7 @@ extern const sheaf__command sheaf__command_inspect;
 extern const sheaf__command sheaf__command_tokenize;
 extern const sheaf__command sheaf__command_kv;
 extern const sheaf__command sheaf__command_demo;
+extern const sheaf__command sheaf__command_serve;
 
 /* Flags that every command with a model has. */
 typedef struct sheaf__model_flags {

@@ -192,7 +192,7 @@ static sheaf_status parse_list(const sheaf__flag *flag, const char *text, sheaf_
     for (const char *at = text;; at++) {
         size_t n = strcspn(at, ",");
         if (n == 0) /* the value may be a secret: it is not shown */
-            return sheaf__error_set(err, SHEAF_E_USAGE, "%s: nothing where a %s should be",
+            return sheaf__error_set(err, SHEAF_E_USAGE, "%s: nothing where %s should be",
                                     label_of(flag, label), flag->metavar);
         SHEAF__TRY(sheaf__flag_list_add(flag->value, at, n));
         at += n;

@@ -9,8 +9,9 @@
 #include "cli/cli.h"
 
 static const sheaf__command *const commands[] = {
-    &sheaf__command_run,      &sheaf__command_chat, &sheaf__command_inspect,
-    &sheaf__command_tokenize, &sheaf__command_kv,   &sheaf__command_demo,
+    &sheaf__command_run,     &sheaf__command_chat,     &sheaf__command_serve,
+    &sheaf__command_inspect, &sheaf__command_tokenize, &sheaf__command_kv,
+    &sheaf__command_demo,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

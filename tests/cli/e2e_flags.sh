@@ -146,7 +146,7 @@ tap_equal a_closed_standard_input_is_a_sentence "1 sheaf tokenize: standard inpu
 
 tap_equal "the_version_names_the_instruction_set" yes \
     "$("$sheaf" --version | grep -Eq '^sheaf [0-9.]+, instruction set [a-z0-9]+$' && echo yes)"
-for command in run chat inspect tokenize kv demo; do
+for command in run chat serve inspect tokenize kv demo; do
     tap_equal "sheaf_lists_$command" yes "$("$sheaf" --help | grep -q "^  $command " && echo yes)"
     # long flags, in the order in which each page shows them
     "$sheaf" $command --help | sed -n 's/^  \(-[a-z], \|    \)--\([a-z-]*\).*/\2/p' | sort >"$work/help"
