@@ -96,6 +96,7 @@ tap_equal the_model_is_listed_by_its_name sheaf-demo "$(get "$url/v1/models" | j
 tap_equal statistics_are_json true "$(get "$url/v1/cache/stats" | jq .enabled)"
 tap_equal metrics_are_there 200 "$(status_of "$url/metrics")"
 tap_equal metrics_have_their_names yes "$(grep -q '^# TYPE sheaf_' "$work/body" && echo yes)"
+tap_equal the_page_is_there 200 "$(status_of "$url/")"
 tap_equal what_is_not_there_is_a_404 404 "$(status_of "$url/v1/nothing")"
 tap_equal an_error_has_its_shape string "$(jq -r '.error.message | type' "$work/body")"
 stop
