@@ -56,10 +56,11 @@ void sheaf__cli_print_kv(FILE *out, const sheaf__model *model, const sheaf__kv *
             mib(stats.bytes_reserved));
 }
 
-void sheaf__stream_begin(sheaf__stream *stream, const sheaf__tokenizer *tok)
+void sheaf__stream_begin(sheaf__stream *stream, const sheaf__tokenizer *tok, const char *stop)
 {
-    sheaf__detokenizer_free(&stream->detokenizer);
-    sheaf__detokenizer_init(&stream->detokenizer, tok, true);
+    sheaf__reply_text_free(&stream->reply);
+    stream->stop = stop;
+    sheaf__reply_text_init(&stream->reply, tok, &stream->stop, stop != NULL);
     stream->text.n = 0;
     if (stream->text.data != NULL) stream->text.data[0] = 0;
 }
@@ -74,7 +75,8 @@ static void write_from(const sheaf__stream *stream, uint64_t begin)
 sheaf_status sheaf__stream_token(sheaf__stream *stream, int32_t token)
 {
     uint64_t begin = stream->text.n;
-    SHEAF__TRY(sheaf__detokenizer_push(&stream->detokenizer, token, &stream->text));
+    bool stopped;
+    SHEAF__TRY(sheaf__reply_text_push(&stream->reply, token, &stream->text, &stopped));
     write_from(stream, begin);
     return sheaf__cli_flush(NULL);
 }
@@ -83,10 +85,7 @@ sheaf_status sheaf__stream_end(sheaf__stream *stream, bool whole, sheaf_error *e
 {
     uint64_t begin = stream->text.n;
     sheaf_status status = SHEAF_OK;
-    if (whole)
-        status = sheaf__detokenizer_finish(&stream->detokenizer, &stream->text);
-    else
-        sheaf__detokenizer_free(&stream->detokenizer);
+    if (whole) status = sheaf__reply_text_finish(&stream->reply, &stream->text);
     write_from(stream, begin);
     putchar('\n');
     return status == SHEAF_OK ? sheaf__cli_flush(err) : status;
@@ -94,6 +93,6 @@ sheaf_status sheaf__stream_end(sheaf__stream *stream, bool whole, sheaf_error *e
 
 void sheaf__stream_free(sheaf__stream *stream)
 {
-    sheaf__detokenizer_free(&stream->detokenizer);
+    sheaf__reply_text_free(&stream->reply);
     sheaf__text_free(&stream->text);
 }

@@ -6,6 +6,7 @@
 
 #include "cli/flags.h"
 #include "engine/generate.h"
+#include "engine/reply_text.h"
 
 #include <stdio.h>
 
@@ -22,14 +23,17 @@ void sheaf__cli_print_kv(FILE *out, const sheaf__model *model, const sheaf__kv *
 
 /* An answer's text on its way to standard output, whole characters at a time. */
 typedef struct sheaf__stream {
-    sheaf__detokenizer detokenizer;
+    sheaf__reply_text reply;
+    const char *stop; /* null: none */
     sheaf__text text; /* all that was written */
 } sheaf__stream;
 
-/* Starts a text; the memory of the one before is used again. From zero at first. */
-void sheaf__stream_begin(sheaf__stream *stream, const sheaf__tokenizer *tok);
+/* Starts a text that ends before `stop` (null: none; else good until it has ended); the memory of the
+ * one before is used again. From zero at first. */
+void sheaf__stream_begin(sheaf__stream *stream, const sheaf__tokenizer *tok, const char *stop);
 
-/* Writes what the token makes certain. SHEAF_E_IO: standard output is closed or full. */
+/* Writes what the token makes certain. reply.stopped: the text has come to its `stop`, and takes no
+ * more. SHEAF_E_IO: standard output is closed or full. */
 sheaf_status sheaf__stream_token(sheaf__stream *stream, int32_t token);
 
 /* Ends the line; before, where the text is `whole`, writes what was held back. A text that was

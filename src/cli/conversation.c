@@ -172,7 +172,7 @@ static sheaf_status write_answer(sheaf__conversation *c, sheaf_error *err)
                                 .logits = c->logits,
                                 .tokens = c->answer.tokens};
     c->stream_status = SHEAF_OK;
-    sheaf__stream_begin(&c->stream, c->model->tokenizer);
+    sheaf__stream_begin(&c->stream, c->model->tokenizer, NULL);
     uint64_t start = sheaf__clock_ns();
     sheaf_status status = sheaf__model_decode(c->model, &c->answer, 1, on_token, c, err);
     c->last.decode_ns = sheaf__clock_ns() - start;

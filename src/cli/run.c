@@ -23,12 +23,14 @@
 typedef struct run_flags {
     sheaf__model_flags model;
     sheaf__sampler_options sampling;
+    sheaf__bending bending;
     const char *prompt;
     const char *file;
     const char *system;
     const char *template_name;
     const char *load_kv;
     const char *save_kv;
+    const char *stop;
     uint32_t max_tokens;
     bool chat;
     bool ids;
@@ -77,12 +79,28 @@ static void add_file_flags(run_flags *f, sheaf__flags *flags)
                      "keep those of prompt and answer in a file");
 }
 
+static void add_penalty_flags(sheaf__bending *bending, sheaf__flags *flags)
+{
+    const uint32_t number = SHEAF__FLAG_F32;
+    sheaf__flag_range(
+        sheaf__flags_add(flags, number, "presence-penalty=X", &bending->presence_penalty,
+                         "less likely: tokens that the answer has (-2 to 2, default 0)"),
+        -2, 2);
+    sheaf__flag_range(
+        sheaf__flags_add(flags, number, "frequency-penalty=X", &bending->frequency_penalty,
+                         "the same, times how often it has them (-2 to 2, default 0)"),
+        -2, 2);
+}
+
 static void add_answer_flags(run_flags *f, sheaf__flags *flags)
 {
     sheaf__flag_range(sheaf__flags_add(flags, SHEAF__FLAG_U32, "max-tokens,n=N", &f->max_tokens,
                                        "tokens of the answer at most (default 256)"),
                       0, 1 << 24);
     sheaf__sampling_flags_add(&f->sampling, flags);
+    add_penalty_flags(&f->bending, flags);
+    sheaf__flags_add(flags, SHEAF__FLAG_TEXT, "stop=TEXT", &f->stop,
+                     "end the answer before this text");
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "ids", &f->ids,
                      "print token ids instead of text");
     sheaf__flags_add(flags, SHEAF__FLAG_SWITCH, "quiet,q", &f->quiet,
@@ -117,6 +135,10 @@ static sheaf_status check_flags(const run_flags *f, sheaf_error *err)
             err, SHEAF_E_USAGE,
             "--%s: the dense backend has no blocks to keep; --kv-backend paged has",
             f->load_kv != NULL ? "load-kv" : "save-kv");
+    if (f->stop != NULL && (f->stop[0] == 0 || f->ids))
+        return sheaf__error_set(err, SHEAF_E_USAGE, "--stop: %s",
+                                f->ids ? "--ids prints no text to stop at"
+                                       : "the text is empty");
     if (f->max_tokens == 0 && f->save_kv == NULL)
         return sheaf__error_set(err, SHEAF_E_USAGE,
                                 "--max-tokens: 0 is for --save-kv, to keep a prompt alone");
@@ -281,7 +303,7 @@ static sheaf_status save_kv(run_state *run, sheaf_error *err)
 
 /* ---- the answer -------------------------------------------------------------------------- */
 
-/* Streams a token. Non-zero stops the answer: standard output is gone. */
+/* Streams a token. Non-zero stops the answer: at its stop text, or standard output is gone. */
 static int on_token(void *ctx, uint32_t answer, int32_t token)
 {
     (void)answer;
@@ -293,7 +315,7 @@ static int on_token(void *ctx, uint32_t answer, int32_t token)
     } else {
         run->stream_status = sheaf__stream_token(&run->stream, token);
     }
-    return run->stream_status != SHEAF_OK;
+    return run->stream_status != SHEAF_OK || run->stream.reply.stopped;
 }
 
 static sheaf_status finish_stream(run_state *run, sheaf_error *err)
@@ -327,11 +349,12 @@ static sheaf_status write_answer(run_state *run, sheaf_error *err)
 {
     sheaf__model *model = run->model;
     uint64_t start = sheaf__clock_ns();
-    sheaf__stream_begin(&run->stream, model->tokenizer);
+    sheaf__stream_begin(&run->stream, model->tokenizer, run->flags->stop);
     run->answer.kv = &run->kv;
     run->answer.sampler = run->sampler;
     run->answer.max_tokens = run->flags->max_tokens;
     run->answer.logits = run->logits;
+    run->answer.bending = run->flags->bending;
     sheaf_status status = sheaf__model_decode(model, &run->answer, 1, on_token, run, err);
     run->decode_ns = sheaf__clock_ns() - start;
     /* what was said so far ends in a whole line, also when it broke off */

@@ -330,13 +330,22 @@ static void drop_reservations(decoding *d)
     for (uint32_t i = 0; i < d->n; i++) drop_reservation(d, i);
 }
 
+static int32_t pick(const sheaf__answer *a)
+{
+    sheaf__bending bending = a->bending;
+    bending.tokens = a->tokens.data;
+    bending.n_tokens = a->tokens.n;
+    return sheaf__sampler_pick_bent(a->sampler, a->logits, &bending,
+                                    sheaf__kv_length(a->kv) - 1);
+}
+
 /* Picks, and reserves all positions that the picks need, or none. */
 static sheaf_status pick_and_reserve(decoding *d)
 {
     for (uint32_t i = 0; i < d->n; i++) {
         sheaf__answer *a = &d->answers[i];
         if (a->finish != SHEAF__FINISH_NONE) continue;
-        d->picked[i] = sheaf__sampler_pick(a->sampler, a->logits, sheaf__kv_length(a->kv) - 1);
+        d->picked[i] = pick(a);
         if (finish_after(d, a) != SHEAF__FINISH_NONE) continue;
         sheaf_status st = sheaf__kv_extend(a->kv, 1);
         if (st != SHEAF_OK) return st;

@@ -90,8 +90,8 @@ enum {
     SHEAF__FINISH_ERROR = 4 /* of an engine's request (engine/request.h) alone */
 };
 
-/* One answer of a batch. The caller sets the first five, and zeroes the rest before the first
- * call. */
+/* One answer of a batch. The caller sets the first five and what bends its logits, and zeroes the
+ * rest before the first call. */
 typedef struct sheaf__answer {
     sheaf__kv *kv; /* holds the prompt */
     sheaf__sampler *sampler;
@@ -101,6 +101,7 @@ typedef struct sheaf__answer {
     float *all_logits; /* null, or [max_tokens, vocab]: row i is what token i was picked from */
     sheaf__ids tokens; /* the answer; a token that ends the text is not in it */
     uint32_t finish;   /* SHEAF__FINISH_... */
+    sheaf__bending bending; /* zero: nothing does. Its `tokens` are the answer's */
 } sheaf__answer;
 
 /* Called after each token of each answer (not for the one that ends it); non-zero ends that

@@ -72,6 +72,10 @@ refused a_missing_prompt_file_is_named 1 "no-such-file" run -m $demo -f no-such-
 refused an_empty_prompt_is_refused 2 "--prompt: the prompt is empty" run -m $demo -p ""
 refused an_empty_prompt_file_is_refused 2 "--file: the prompt is empty" run -m $demo -f /dev/null
 refused a_prompt_beyond_the_context_is_refused 1 "context\|positions" run -m $demo -p "a b c d e f g h" --ctx-size 4
+refused an_empty_stop_text_is_refused 2 "--stop: the text is empty" run -m $demo -p a --stop ""
+refused a_stop_text_among_ids_is_refused 2 "--stop: --ids" run -m $demo -p a --stop b --ids
+refused a_penalty_beyond_its_range_is_refused 2 "--presence-penalty: '2.5' is not a number from -2 to 2" \
+    run -m $demo -p a --presence-penalty 2.5
 refused no_answer_and_nothing_kept_is_refused 2 "0 is for --save-kv" run -m $demo -p a -n 0
 refused a_template_without_a_prompt_is_refused 2 "needs a message" run -m $demo --load-kv f --chat
 refused two_prompts_and_a_file_are_refused 2 "--prompt or --file" run -m $demo -p a -f b --load-kv f

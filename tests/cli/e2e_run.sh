@@ -33,6 +33,20 @@ drawn=$(drawing --seed 7)
 tap_equal "the_same_seed_draws_the_same_tokens" "$drawn" "$(drawing --seed 7 --threads 1 --prefill-chunk 2)"
 tap_equal "another_seed_draws_others" others "$([ "$drawn" = "$(drawing --seed 8)" ] || echo others)"
 
+words() { # flags...: an answer's words, a line each
+    "$sheaf" run -m $demo -q -p "It was a dark night, and" -n 60 --ids "$@" | tr ' ' '\n'
+}
+tap_equal "penalties_take_repetition_away" fewer \
+    "$([ "$(words | sort -u | wc -l)" -lt "$(words --frequency-penalty 2 --presence-penalty 2 | sort -u | wc -l)" ] && echo fewer)"
+
+story() { # flags...: the text of one
+    "$sheaf" run -m $demo -q -p "It was a dark night, and" -n 24 "$@"
+}
+whole=$(story)
+stop=${whole:9:6}
+tap_equal "an_answer_ends_before_its_stop_text" "${whole%%"$stop"*}" "$(story --stop "$stop")"
+tap_equal "a_stop_text_that_does_not_come_changes_nothing" "$whole" "$(story --stop "${whole: -3}#")"
+
 printf '%s' "$question" >"$work/prompt"
 tap_equal "a_prompt_from_a_file_is_the_same_prompt" "$plain" \
     "$("$sheaf" run -m $demo -q --chat -f "$work/prompt" -n 24 --ids)"
