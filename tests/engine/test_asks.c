@@ -18,6 +18,7 @@ static want mixed(uint32_t i)
               .logprobs = i % 4 != 3,
               .n_top = i % 4 * 3};
     if (i % 2 != 0) w.seed = 100 + i;
+    if (i % 5 == 4) w.tells_prompt = true;
     if (i % 3 == 0) w.n_choices = 3;
     if (i % 3 == 1) w.presence_penalty = 0.7f;
     if (i % 5 < 2) w.frequency_penalty = 0.4f;
@@ -48,6 +49,13 @@ static void a_mixed_batch_answers_as_each_alone(void **state)
     (void)state;
     run_mixed(RUNS_LLAMA, SMALL, (sheaf__engine_options){.parallel = 12}, false);
     run_mixed(RUNS_GEMMA, SMALL, (sheaf__engine_options){.batch_tokens = 20}, false);
+}
+
+static void dense_buffers_give_the_same_bits(void **state)
+{
+    (void)state;
+    sheaf__model_options m = {.block_tokens = BLOCK, .kv_backend = SHEAF__KV_DENSE};
+    run_mixed(RUNS_LLAMA, m, (sheaf__engine_options){.parallel = 5}, false);
 }
 
 static void preemption_changes_no_bit_of_it(void **state)
@@ -217,6 +225,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixed_batch_answers_as_each_alone),
+        cmocka_unit_test(dense_buffers_give_the_same_bits),
         cmocka_unit_test(preemption_changes_no_bit_of_it),
         cmocka_unit_test(a_warm_cache_changes_no_bit_of_it),
         cmocka_unit_test(log_probabilities_are_of_the_logits_as_they_are),
