@@ -21,12 +21,14 @@ static bool failed(const sheaf__reply *reply)
 static void fail(sheaf__reply *reply, sheaf_status st)
 {
     if (failed(reply)) return;
-    if (st == SHEAF_E_CANCELLED)
-        sheaf__api_error_set(&reply->error, 503, "shutting_down", NULL,
-                             "the server is shutting down");
-    else
+    if (st != SHEAF_E_CANCELLED)
         sheaf__api_error_set(&reply->error, 500, NULL, NULL, "the answer failed: %s",
                              sheaf_status_text(st));
+    else if (atomic_load(&reply->left))
+        sheaf__api_error_set(&reply->error, 503, NULL, NULL, "the client has left");
+    else
+        sheaf__api_error_set(&reply->error, 503, "shutting_down", NULL,
+                             "the server is shutting down");
     sheaf__reply_cancel(reply);
 }
 
@@ -37,6 +39,7 @@ static void write_chunk(sheaf__reply *reply, uint32_t index, uint32_t kind)
     sheaf_status st = sheaf__reply_make_chunk(reply, index, kind);
     if (st == SHEAF_OK)
         st = sheaf__exchange_write(reply->exchange, reply->out.data, reply->out.n);
+    if (st == SHEAF_E_CANCELLED) atomic_store(&reply->left, true); /* or reads nothing */
     if (st != SHEAF_OK) fail(reply, st);
 }
 
