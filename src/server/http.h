@@ -11,6 +11,9 @@
  *     }
  *     sheaf__http_close(http);
  *
+ * A client has left when it ends its side of the connection, even if it only shuts that half: one cannot
+ * be told from the other, and what computes for somebody who has left holds memory that others wait for.
+ *
  * A handler need not have replied when it returns: whoever replies, on any thread, gives the exchange
  * back by its last call (reply, error or end) and must not touch it afterwards. Until then it is good,
  * even if the client has long left: what is written then is dropped.
@@ -154,7 +157,7 @@ void sheaf__exchange_fail(sheaf__exchange *x, const sheaf__api_error *e);
 void sheaf__exchange_begin(sheaf__exchange *x, const char *content_type, const char *keepalive);
 
 /* Adds bytes to the stream; copied, sent soon. SHEAF_E_CANCELLED: the client has left (so does all that
- * follows). SHEAF_E_NO_MEMORY: nothing was added. Never waits. */
+ * follows), or has more than 4 MiB to read. SHEAF_E_NO_MEMORY: nothing was added. Never waits. */
 sheaf_status sheaf__exchange_write(sheaf__exchange *x, const char *data, uint64_t n);
 
 /* Ends the stream, and the exchange is given back. What is queued is still sent. */

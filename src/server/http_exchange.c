@@ -45,6 +45,13 @@ static void drop_queue(sheaf__exchange *x)
     x->queue_start = x->queue_end = x->queue_capacity = 0;
 }
 
+/* It is empty: large ones are not kept. */
+static void rest_queue(sheaf__exchange *x)
+{
+    x->queue_start = x->queue_end = 0;
+    if (x->queue_capacity > 65536) drop_queue(x);
+}
+
 static void drop_body(sheaf__exchange *x)
 {
     atomic_fetch_sub(&x->http->body_bytes, x->body_capacity);
@@ -86,7 +93,8 @@ void sheaf__exchange_resume(sheaf__exchange *x)
 void sheaf__exchange_leave(sheaf__exchange *x)
 {
     pthread_mutex_lock(&x->lock);
-    bool news = x->dispatched && !x->given_back && !x->left;
+    /* a stream that was cut off is not sent as if it were whole, even if its end was written */
+    bool news = x->dispatched && !x->left && (!x->given_back || x->stuck);
     if (news) {
         x->left = true;
         drop_queue(x);
@@ -111,6 +119,12 @@ static void give_back(sheaf__exchange *x)
     sheaf__exchange_release(x);
 }
 
+void sheaf__exchange_drop(sheaf__exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    give_back(x);
+}
+
 /* ---- to libmicrohttpd -------------------------------------------------------------------- */
 
 /* What it asks for the next bytes of a stream. */
@@ -127,9 +141,9 @@ static ssize_t read_queue(void *ctx, uint64_t pos, char *out, size_t room)
         x->queue_start += n;
         x->sent += n;
         atomic_fetch_sub(&x->http->queued_bytes, n);
-        if (x->queue_start == x->queue_end) x->queue_start = x->queue_end = 0;
+        if (x->queue_start == x->queue_end) rest_queue(x);
         answer = (ssize_t)n;
-    } else if (x->left)
+    } else if (x->left || x->stuck)
         answer = MHD_CONTENT_READER_END_WITH_ERROR;
     else if (x->ended)
         answer = MHD_CONTENT_READER_END_OF_STREAM;
@@ -249,6 +263,7 @@ void sheaf__exchange_fail(sheaf__exchange *x, const sheaf__api_error *e)
 void sheaf__exchange_refuse(sheaf__exchange *x, const sheaf__api_error *e)
 {
     pthread_mutex_lock(&x->lock);
+    x->reply.status = 0; /* OPTIONS has its reply before its body, which may be too long */
     set_error(x, e);
     pthread_mutex_unlock(&x->lock);
 }
@@ -272,7 +287,7 @@ static sheaf_status make_room(sheaf__exchange *x, uint64_t n)
     uint64_t held = x->queue_end - x->queue_start;
     if (x->queue_end + n <= x->queue_capacity) return SHEAF_OK;
     uint64_t capacity = x->queue_capacity != 0 ? x->queue_capacity : 1024;
-    while (capacity < held + n) capacity *= 2;
+    while (capacity / 2 < held + n) capacity *= 2; /* so that bytes are seldom moved */
     char *queue = x->queue;
     if (capacity != x->queue_capacity) {
         queue = malloc(capacity);
@@ -292,7 +307,7 @@ static sheaf_status append(sheaf__exchange *x, const char *data, uint64_t n)
 {
     if (x->left || x->stuck) return SHEAF_E_CANCELLED;
     if (n == 0) return SHEAF_OK;
-    if (n > SHEAF__HTTP_MAX_QUEUED - (x->queue_end - x->queue_start)) {
+    if (x->queue_end - x->queue_start > SHEAF__HTTP_MAX_QUEUED) {
         x->stuck = true;
         sheaf__http_wake(x);
         return SHEAF_E_CANCELLED;

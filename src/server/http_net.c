@@ -63,12 +63,17 @@ static void name_client(struct MHD_Connection *mhd, char *out, size_t room)
         out[0] = 0;
 }
 
-/* A peer that has vanished, or whose window stays shut, ends as a stuck one does. */
+/* A peer that has vanished, or whose window stays shut, ends as a stuck one does: by what it does not
+ * acknowledge, or, where nothing is sent, by probes. */
 static void set_patience(int fd, uint32_t timeout_s)
 {
-    int one = 1;
+    int one = 1, idle = timeout_s < 32767 ? (int)timeout_s : 32767;
+    int interval = idle / 3 + 1, probes = 3;
     unsigned int ms = timeout_s < UINT32_MAX / 1000 ? timeout_s * 1000 : UINT32_MAX / 2;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
@@ -103,6 +108,7 @@ static void conn_close(sheaf__http *http, sheaf__http_conn *conn)
     else
         http->conns = conn->next;
     free(conn);
+    http->n_closed++;
     pthread_mutex_lock(&http->lock);
     http->n_conns--;
     pthread_mutex_unlock(&http->lock);
@@ -119,11 +125,23 @@ void sheaf__http_connected(void *http, struct MHD_Connection *mhd, void **contex
     }
 }
 
-/* While it reads a request libmicrohttpd sees the end by itself. */
-static void conn_hung_up(sheaf__http_conn *conn)
+static void conn_hung_up(sheaf__http *http, sheaf__http_conn *conn)
 {
     conn->hung_up = true;
+    http->nudge = true;
     if (conn->x != NULL) sheaf__exchange_leave(conn->x);
+}
+
+/* Where the end of what a client sends came together with its last bytes, libmicrohttpd reads those and
+ * waits for an event to come, which has been. Shutting the half that is shut makes another. */
+static void nudge(sheaf__http *http)
+{
+    http->nudge = false;
+    for (sheaf__http_conn *conn = http->conns; conn != NULL; conn = conn->next) {
+        bool reads = conn->x == NULL || conn->x->phase < SHEAF__PHASE_RUNNING ||
+                     conn->x->phase == SHEAF__PHASE_LINGER;
+        if (conn->hung_up && reads) shutdown(conn->fd, SHUT_RD);
+    }
 }
 
 /* ---- wakes ------------------------------------------------------------------------------- */
@@ -159,8 +177,7 @@ static void conn_tick(sheaf__http *http, sheaf__http_conn *conn, uint64_t now_ns
             (o->timeout_s + (uint64_t)o->upload_timeout_s) * second)
             shutdown(conn->fd, SHUT_RDWR);
     } else if (x->phase <= SHEAF__PHASE_BODY) {
-        if (now_ns - x->started_ns > o->upload_timeout_s * second)
-            sheaf__http_cut(x, 408, "request_timeout", "The request took too long to arrive.");
+        if (now_ns - x->started_ns > o->upload_timeout_s * second) sheaf__http_cut_slow(x);
     } else if (x->phase == SHEAF__PHASE_LINGER) {
         if (now_ns > x->linger_until_ns) shutdown(conn->fd, SHUT_RDWR);
     } else
@@ -180,6 +197,7 @@ static void tick(sheaf__http *http, bool closing)
 {
     uint64_t now_ns = sheaf__clock_ns();
     if (closing && http->close_seen_ns == 0) http->close_seen_ns = now_ns;
+    http->nudge = true;
     for (sheaf__http_conn *conn = http->conns; conn != NULL; conn = conn->next) {
         if (closing)
             conn_finish(http, conn, now_ns);
@@ -213,7 +231,7 @@ static bool obey(sheaf__http *http, bool *closing)
 /* How long to sleep, in milliseconds. */
 static int patience(sheaf__http *http, bool closing)
 {
-    MHD_UNSIGNED_LONG_LONG mhd_ms = 0;
+    unsigned long long mhd_ms = 0;
     int ms = closing ? CLOSING_TICK_MS : http->conns != NULL ? TICK_MS : -1;
     if (MHD_get_timeout(http->daemon, &mhd_ms) == MHD_YES && (ms < 0 || mhd_ms < (unsigned)ms))
         ms = (int)mhd_ms;
@@ -230,17 +248,20 @@ static void wait_events(sheaf__http *http, int ms)
         if (events[i].data.ptr == &http->event_fd)
             (void)!read(http->event_fd, &pokes, sizeof pokes);
         else if (events[i].data.ptr != http) /* the set of libmicrohttpd's */
-            conn_hung_up(events[i].data.ptr);
+            conn_hung_up(http, events[i].data.ptr);
     }
 }
 
 void *sheaf__http_network(void *arg)
 {
     sheaf__http *http = arg;
-    uint64_t ticked_ns = 0;
+    uint64_t ticked_ns = 0, n_closed = 0;
     bool closing = false;
     while (obey(http, &closing)) {
-        wait_events(http, patience(http, closing));
+        /* where a connection has closed there is room for another, and only a run of libmicrohttpd
+         * has it listen again */
+        wait_events(http, n_closed != http->n_closed ? 0 : patience(http, closing));
+        n_closed = http->n_closed;
         wake_all(http);
         uint64_t now_ns = sheaf__clock_ns();
         uint64_t every_ns = (closing ? CLOSING_TICK_MS : TICK_MS) * 1000000u;
@@ -249,6 +270,7 @@ void *sheaf__http_network(void *arg)
             ticked_ns = now_ns;
         }
         MHD_run(http->daemon);
+        if (http->nudge) nudge(http);
     }
     return NULL;
 }

@@ -34,7 +34,7 @@
 
 #define SHEAF__HTTP_ID_BYTES 65 /* of a request's id, with its zero */
 #define SHEAF__HTTP_MAX_QUEUED                                                                 \
-    (4u << 20) /* bytes of a stream: with more, the client is stuck */
+    (4u << 20) /* bytes of a stream: a client with more to read is stuck */
 #define SHEAF__HTTP_LINGER_NS   2000000000u /* reading on after a refusal, so that it is read */
 #define SHEAF__HTTP_FLUSH_NS    250000000u  /* what is being sent when the server closes */
 #define SHEAF__HTTP_BODIES_MEAN 64u         /* of max_body_bytes: all bodies together, if ... */
@@ -127,6 +127,8 @@ struct sheaf__http {
     /* the network's thread alone */
     sheaf__http_conn *conns;
     uint64_t n_ids;
+    uint64_t n_closed;      /* connections */
+    bool nudge;             /* some connection may wait for an end that has come */
     uint64_t close_seen_ns; /* 0: not closing */
 
     pthread_mutex_t lock; /* and what it guards: */
@@ -161,8 +163,10 @@ enum MHD_Result sheaf__http_access(void *http, struct MHD_Connection *mhd, const
 void sheaf__http_completed(void *http, struct MHD_Connection *mhd, void **context,
                            enum MHD_RequestTerminationCode how);
 
-/* Says what is wrong straight to the socket, amid the request, and lingers. */
-void sheaf__http_cut(sheaf__exchange *x, uint32_t status, const char *code, const char *why);
+/* Says what is wrong (what is already known to be, before *e) straight to the socket, amid the request,
+ * and lingers. */
+void sheaf__http_cut(sheaf__exchange *x, const sheaf__api_error *e);
+void sheaf__http_cut_slow(sheaf__exchange *x);
 
 /* http_exchange.c */
 sheaf__exchange *sheaf__exchange_create(sheaf__http *http);
@@ -174,6 +178,9 @@ void sheaf__exchange_resume(sheaf__exchange *x);  /* the network's thread */
 /* The client has left: unless the exchange has been given back, the handler is told. The network's
  * thread. */
 void sheaf__exchange_leave(sheaf__exchange *x);
+
+/* Gives it back without a reply: for a client that has left before its handler was called. */
+void sheaf__exchange_drop(sheaf__exchange *x);
 
 /* Fills in the reply for an error; nobody gives the exchange back. The network's thread. */
 void sheaf__exchange_refuse(sheaf__exchange *x, const sheaf__api_error *e);

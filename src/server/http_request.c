@@ -71,25 +71,15 @@ static void append_header(void *text, const char *name, const char *value)
            sheaf__text_append(out, "\r\n", 2) == SHEAF_OK);
 }
 
-static const char *reason_of(uint32_t status)
-{
-    switch (status) {
-    case 400: return "Bad Request";
-    case 408: return "Request Timeout";
-    case 413: return "Content Too Large";
-    default: return "Refused";
-    }
-}
-
 /* Sends the reply, which is set, past libmicrohttpd, which has sent nothing for this request. */
 static void send_raw(sheaf__exchange *x)
 {
     sheaf__text out = {0};
     char line[128];
     const sheaf__http_reply *reply = &x->reply;
-    int n = snprintf(line, sizeof line,
-                     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %llu\r\n",
-                     reply->status, reason_of(reply->status), (unsigned long long)reply->n);
+    int n = snprintf(
+        line, sizeof line, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %llu\r\n",
+        reply->status, MHD_get_reason_phrase_for(reply->status), (unsigned long long)reply->n);
     if (sheaf__text_append(&out, line, (uint64_t)n) == SHEAF_OK) {
         sheaf__http_reply_headers(x, append_header, &out);
         if (sheaf__text_append(&out, "\r\n", 2) == SHEAF_OK &&
@@ -101,23 +91,28 @@ static void send_raw(sheaf__exchange *x)
     sheaf__text_free(&out);
 }
 
-void sheaf__http_cut(sheaf__exchange *x, uint32_t status, const char *code, const char *why)
+void sheaf__http_cut(sheaf__exchange *x, const sheaf__api_error *e)
 {
-    sheaf__api_error e;
-    sheaf__api_error_set(&e, status, code, NULL, "%s", why);
-    sheaf__exchange_refuse(x, &e);
+    sheaf__exchange_refuse(x, x->refusal.status != 0 ? &x->refusal : e);
     send_raw(x);
     shutdown(x->conn->fd, SHUT_WR);
     x->phase = SHEAF__PHASE_LINGER;
     x->linger_until_ns = sheaf__clock_ns() + SHEAF__HTTP_LINGER_NS;
 }
 
-static void cut_too_long(sheaf__exchange *x)
+static void set_too_long(const sheaf__exchange *x, sheaf__api_error *e)
 {
-    char why[128];
-    snprintf(why, sizeof why, "The request body is larger than the limit of %llu bytes.",
-             (unsigned long long)x->http->options.max_body_bytes);
-    sheaf__http_cut(x, 413, "request_too_large", why);
+    sheaf__api_error_set(e, 413, "request_too_large", NULL,
+                         "The request body is larger than the limit of %llu bytes.",
+                         (unsigned long long)x->http->options.max_body_bytes);
+}
+
+void sheaf__http_cut_slow(sheaf__exchange *x)
+{
+    sheaf__api_error e;
+    sheaf__api_error_set(&e, 408, "request_timeout", NULL,
+                         "The request took too long to arrive.");
+    sheaf__http_cut(x, &e);
 }
 
 /* ---- the head ---------------------------------------------------------------------------- */
@@ -253,14 +248,12 @@ static enum MHD_Result read_head(sheaf__exchange *x, const char *method, const c
     if (x->refusal.status == 0 && x->reply.status == 0 &&
         MHD_get_connection_values(x->mhd, MHD_GET_ARGUMENT_KIND, keep_argument, &x->query) < 0)
         return MHD_NO;
-    bool too_long = head.content_length > http->options.max_body_bytes;
-    if (too_long && head.expects && x->refusal.status == 0)
-        sheaf__api_error_set(&x->refusal, 413, "request_too_large", NULL,
-                             "The request body is larger than the limit of %llu bytes.",
-                             (unsigned long long)http->options.max_body_bytes);
-    if (x->refusal.status == 0 && too_long) {
-        cut_too_long(x);
-        return MHD_YES;
+    if (head.content_length > http->options.max_body_bytes && !head.ambiguous) {
+        if (x->refusal.status == 0) set_too_long(x, &x->refusal);
+        if (!head.expects) {
+            sheaf__http_cut(x, &x->refusal);
+            return MHD_YES;
+        }
     }
     /* without a body, or while the client still waits for a word, the reply may go at once; after
      * what cannot be told apart, it must */
@@ -299,7 +292,9 @@ static enum MHD_Result read_body(sheaf__exchange *x, const char *data, size_t n)
 {
     x->received += n;
     if (x->received > x->http->options.max_body_bytes) {
-        cut_too_long(x);
+        sheaf__api_error e;
+        set_too_long(x, &e);
+        sheaf__http_cut(x, &e);
         return MHD_YES;
     }
     if (x->refusal.status != 0 || x->reply.status != 0) return MHD_YES; /* dropped */
@@ -399,7 +394,7 @@ void sheaf__http_completed(void *http, struct MHD_Connection *mhd, void **contex
     if (x == NULL) return;
     *context = NULL;
     if (how == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED && x->phase < SHEAF__PHASE_RUNNING)
-        sheaf__http_cut(x, 408, "request_timeout", "The request stopped before its end.");
+        sheaf__http_cut_slow(x);
     bool whole = how == MHD_REQUEST_TERMINATED_COMPLETED_OK || x->phase == SHEAF__PHASE_LINGER;
     if (whole && x->phase == SHEAF__PHASE_SENDING && !x->reply.stream &&
         strcmp(x->method, "HEAD") != 0)

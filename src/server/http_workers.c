@@ -19,18 +19,25 @@ static sheaf__exchange *take(sheaf__http *http, bool *closing)
     return x;
 }
 
-static void *work(void *arg)
+static void handle(sheaf__exchange *x, bool closing)
 {
-    sheaf__http *http = arg;
+    sheaf__api_error e;
+    pthread_mutex_lock(&x->lock);
+    bool left = x->left;
+    pthread_mutex_unlock(&x->lock);
+    if (closing) {
+        sheaf__api_error_set(&e, 503, NULL, NULL, "The server is shutting down.");
+        sheaf__exchange_fail(x, &e);
+    } else if (left)
+        sheaf__exchange_drop(x);
+    else
+        x->route->handler(x->http->options.ctx, x);
+}
+
+static void *work(void *http)
+{
     bool closing = false;
-    for (sheaf__exchange *x; (x = take(http, &closing)) != NULL;) {
-        if (closing) {
-            sheaf__api_error e;
-            sheaf__api_error_set(&e, 503, NULL, NULL, "The server is shutting down.");
-            sheaf__exchange_fail(x, &e);
-        } else
-            x->route->handler(http->options.ctx, x);
-    }
+    for (sheaf__exchange *x; (x = take(http, &closing)) != NULL;) handle(x, closing);
     return NULL;
 }
 
