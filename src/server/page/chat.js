@@ -11,8 +11,9 @@ let turns = []; // {role, content} as the API takes them
 let running = null; // the AbortController of the answer that is being told
 let modelName = () => undefined;
 
-const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+let follows = true; // whoever reads at the end stays there
 const toEnd = () => log.scrollTo(0, log.scrollHeight);
+const keepEnd = () => follows && toEnd();
 
 function addTurn(who, text) {
   log.querySelector('.empty')?.remove();
@@ -63,10 +64,9 @@ class Writer {
 
   flush() {
     if (this.waiting === '') return;
-    const follow = atEnd();
     this.node.appendData(this.waiting);
     this.waiting = '';
-    if (follow) toEnd();
+    keepEnd();
   }
 }
 
@@ -131,6 +131,7 @@ async function ask(text) {
   const writer = new Writer(turn);
   const times = { sent: performance.now(), first: 0, last: 0 };
   let note = null;
+  let whole = false;
   try {
     const response = await request('v1/chat/completions', {
       method: 'POST',
@@ -140,6 +141,7 @@ async function ask(text) {
     }, true);
     const { usage, reason } = await tell(response, writer, times);
     note = element('p', 'figures muted', figures(usage, times, reason));
+    whole = true;
   } catch (e) {
     if (controller.signal.aborted) {
       note = element('p', 'figures muted', figures(null, times, 'stopped'));
@@ -149,17 +151,13 @@ async function ask(text) {
     }
   }
   writer.flush();
-  const follow = atEnd();
   turn.append(note);
   if (conversation === turns) {
-    if (times.first || !note.matches('.error')) {
-      turns.push({ role: 'assistant', content: writer.text });
-    } else {
-      giveBack(text, asked);
-    }
+    if (whole || writer.text) turns.push({ role: 'assistant', content: writer.text });
+    else giveBack(text, asked);
   }
   if (running === controller) setRunning(null);
-  if (follow) toEnd();
+  keepEnd();
 }
 
 // ---- the form ----
@@ -203,6 +201,10 @@ export function startChat(name) {
     e.preventDefault();
     submit();
   });
+  log.addEventListener('scroll', () => {
+    follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  });
+  new ResizeObserver(keepEnd).observe(log);
   question.addEventListener('input', grow);
   question.addEventListener('keydown', (e) => {
     if (e.key !== 'Enter' || e.shiftKey || e.isComposing) return;
