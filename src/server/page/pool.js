@@ -173,7 +173,12 @@ class GroupView {
     const at = this.cursor >= 0 && this.cursor < this.nRows;
     setText(this.readout, at ? this.text(this.cursor) : 'Point at a block, or use the arrow keys.');
     if (this.hovered >= this.nRows) this.hover(-1);
-    else if (this.hovered >= 0) setText(this.tip, this.text(this.hovered));
+    if (this.hovered >= 0) {
+      setText(this.tip, this.text(this.hovered));
+      looked.set(ownerOf(this.map, this.hovered));
+    } else if (at && document.activeElement === this.canvas) {
+      looked.set(ownerOf(this.map, this.cursor));
+    }
   }
 
   hover(row, e) {
@@ -198,7 +203,6 @@ class GroupView {
     if (y < this.scroller.scrollTop) this.scroller.scrollTop = y - 2;
     const bottom = y + this.layout.cellHeight;
     if (bottom > this.scroller.scrollTop + height) this.scroller.scrollTop = bottom + 2 - height;
-    looked.set(ownerOf(this.map, row));
     this.tell();
     this.draw();
   }
