@@ -82,10 +82,11 @@ void host_open(host *h, const char *dir, sheaf__model_options m, sheaf__engine_o
     sheaf_error err = {0};
     *h = (host){0};
     h->model = runs_open(dir, m);
-    m.kv_backend = SHEAF__KV_DENSE;
-    m.kv_budget_bytes = 0;
-    m.allocator = NULL;
-    h->oracle = runs_open(dir, m);
+    h->dir = dir;
+    h->oracle_options = m;
+    h->oracle_options.kv_backend = SHEAF__KV_DENSE;
+    h->oracle_options.kv_budget_bytes = 0;
+    h->oracle_options.allocator = NULL;
     e.on_event = hear;
     e.on_event_ctx = h;
     if (sheaf__engine_create(h->model, &e, &h->engine, &err) != SHEAF_OK)
@@ -193,6 +194,12 @@ void host_idle(host *h)
 
 /* ---- alone ------------------------------------------------------------------------------- */
 
+static sheaf__model *oracle_of(host *h)
+{
+    if (h->oracle == NULL) h->oracle = runs_open(h->dir, h->oracle_options);
+    return h->oracle;
+}
+
 /* One token after the other, each by itself, on the dense backend. */
 typedef struct lone {
     sheaf__model *model;
@@ -211,15 +218,15 @@ static void lone_run(lone *l, const int32_t *tokens, uint32_t n)
 
 static void lone_begin(lone *l, host *h, const asked *a, uint32_t choice)
 {
-    uint32_t vocab = h->oracle->config.vocab;
+    sheaf__model *model = oracle_of(h);
+    uint32_t vocab = model->config.vocab;
     sheaf__sampler_options o = a->ask.sampler;
     o.choice = choice;
-    *l = (lone){.model = h->oracle, .asked = a};
+    *l = (lone){.model = model, .asked = a};
     l->logits = calloc(vocab, sizeof *l->logits);
     l->bent = calloc(vocab, sizeof *l->bent);
     assert_true(l->logits != NULL && l->bent != NULL);
-    assert_int_equal(sheaf__sampler_create(&o, vocab, &h->oracle->memory, &l->sampler),
-                     SHEAF_OK);
+    assert_int_equal(sheaf__sampler_create(&o, vocab, &model->memory, &l->sampler), SHEAF_OK);
     assert_int_equal(sheaf__model_new_kv(l->model, &l->kv), SHEAF_OK);
 }
 
@@ -252,7 +259,8 @@ static void lone_bend(lone *l, const int32_t *tokens, uint32_t n)
 uint32_t host_alone_told(host *h, const asked *a, uint32_t choice, int32_t *tokens,
                          sheaf__logprobs *logprobs)
 {
-    const sheaf__config *config = &h->oracle->config;
+    const sheaf__model *model = oracle_of(h);
+    const sheaf__config *config = &model->config;
     uint32_t n = 0;
     lone l;
     lone_begin(&l, h, a, choice);
@@ -266,7 +274,7 @@ uint32_t host_alone_told(host *h, const asked *a, uint32_t choice, int32_t *toke
             sheaf__logprobs_of(l.logits, config->vocab, token, a->ask.n_top, &logprobs[n]);
         }
         tokens[n++] = token;
-        if (n == a->ask.max_tokens || a->ask.n_tokens + n > h->oracle->options.ctx_size) break;
+        if (n == a->ask.max_tokens || a->ask.n_tokens + n > model->options.ctx_size) break;
         lone_run(&l, &token, 1);
     }
     lone_end(&l);
@@ -281,7 +289,7 @@ uint32_t host_alone(host *h, const asked *a, uint32_t choice, int32_t *tokens)
 /* What a cold run says of the prompt, by all its rows at once. */
 static void expect_prompt_told(host *h, const asked *a)
 {
-    sheaf__model *model = h->oracle;
+    sheaf__model *model = oracle_of(h);
     uint32_t n = a->ask.n_tokens, vocab = model->config.vocab;
     sheaf__kv kv;
     float *logits = malloc((uint64_t)n * vocab * sizeof *logits);

@@ -19,7 +19,9 @@
 
 typedef struct host {
     sheaf__model *model;
-    sheaf__model *oracle; /* the same on the dense backend */
+    const char *dir;
+    sheaf__model *oracle; /* the same on the dense backend; opened when it is asked */
+    sheaf__model_options oracle_options;
     sheaf__engine *engine;
     uint32_t n_done;
 } host;

@@ -39,11 +39,25 @@ static void submit_if_memory(host *h, asked *a, want w)
     if (st != SHEAF_OK) a->id = 0;
 }
 
+/* What a request gives that nothing has failed for: by a cold run once, then as it was known to be. */
+static void expect_known(host *h, const asked *a, asked *known)
+{
+    if (!known->done) {
+        host_expect(h, a);
+        *known = *a;
+        return;
+    }
+    assert_false(a->broken);
+    assert_memory_equal(a->finish, known->finish, sizeof a->finish);
+    assert_memory_equal(a->n_tokens, known->n_tokens, sizeof a->n_tokens);
+    assert_memory_equal(a->tokens, known->tokens, sizeof a->tokens);
+}
+
 /* False: there was no Nth allocation. */
 static bool run_with_failure(uint64_t n, bool stay, uint32_t backend, uint32_t *n_errors)
 {
     static host h;
-    static asked a[3], after;
+    static asked a[3], after, known[4];
     failing f = {0};
     const sheaf_allocator allocator = {&f, fail_alloc, fail_free};
     sheaf__model_options m = {.block_tokens = 8, .slab_blocks = 1, .allocator = &allocator};
@@ -78,11 +92,11 @@ static bool run_with_failure(uint64_t n, bool stay, uint32_t backend, uint32_t *
         for (uint32_t c = 0; c < ENGINES_CHOICES; c++)
             error |= a[i].finish[c] == SHEAF__FINISH_ERROR;
         *n_errors += error;
-        if (!error) host_expect(&h, &a[i]);
+        if (!error) expect_known(&h, &a[i], &known[i]);
     }
     host_submit(&h, &after, (want){.n = 33, .kind = 1, .shared = 20, .max_tokens = 6});
     host_idle(&h);
-    host_expect(&h, &after);
+    expect_known(&h, &after, &known[3]);
     host_close(&h);
     return failed;
 }
