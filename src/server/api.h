@@ -9,8 +9,8 @@
  *     ...
  *     sheaf__completion_free(&c);
  *
- * Every function returns false with *error filled in (a 400 unless it says otherwise), and then there
- * is nothing to free. Any thread.
+ * Every function returns false with *error filled in (a 400, or a 413 for a body of too many values,
+ * unless it says otherwise), and then there is nothing to free. Any thread.
  */
 #ifndef SHEAF_SERVER_API_H
 #define SHEAF_SERVER_API_H

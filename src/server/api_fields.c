@@ -13,6 +13,11 @@
 #define SHOWN_VALUE 32  /* bytes of a string that is shown whole */
 #define NAME_SIZE   128 /* of a field with what it is within */
 
+/* Values take up to 70 times the memory of their text: a body of many is refused before it is parsed.
+ * These many take 90 MiB. */
+#define MAX_VALUES     (1u << 20) /* with the names of members */
+#define MAX_CONTAINERS (1u << 16) /* objects and arrays */
+
 /* ---- sentences ---------------------------------------------------------------------------- */
 
 /* Bytes of a client's text that a sentence quotes: whole characters of well-formed UTF-8. */
@@ -70,12 +75,41 @@ bool sheaf__fields_no_memory(const sheaf__fields *f)
 
 /* ---- the body ----------------------------------------------------------------------------- */
 
+/* Where the string that opens at `at` is closed, or n. */
+static uint64_t string_end(const char *body, uint64_t n, uint64_t at)
+{
+    for (at++; at < n && body[at] != '"'; at++)
+        if (body[at] == '\\') at++;
+    return at;
+}
+
+/* Whether so few values are in a text that it may be parsed. Of one that is not JSON, as many as are
+ * read before that is noticed. */
+static bool is_light(const char *body, uint64_t n)
+{
+    uint64_t n_values = 1, n_containers = 0;
+    for (uint64_t at = 0; at < n; at++) {
+        if (body[at] == '"')
+            at = string_end(body, n, at);
+        else if (body[at] == ',' || body[at] == ':')
+            n_values++;
+        else if (body[at] == '[' || body[at] == '{')
+            n_containers++;
+    }
+    return n_values <= MAX_VALUES && n_containers <= MAX_CONTAINERS;
+}
+
 bool sheaf__body_parse(const char *body, uint64_t n, sheaf__api_error *error, json_t **root)
 {
     json_error_t why;
     if (n == 0)
         return sheaf__api_error_set(error, 400, "invalid_json", NULL,
                                     "the body is empty: a JSON object is expected");
+    if (!is_light(body, n))
+        return sheaf__api_error_set(
+            error, 413, "request_too_large", NULL,
+            "the body has more than %u values and names or %u objects and arrays", MAX_VALUES,
+            MAX_CONTAINERS);
     json_t *value = json_loadb(body, (size_t)n,
                                JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (value == NULL && json_error_code(&why) == json_error_out_of_memory)

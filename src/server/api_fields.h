@@ -40,7 +40,8 @@ typedef struct sheaf__known {
 } sheaf__known;
 
 /* Parses a body that must be one object; release *root with json_decref. Zero bytes in strings are
- * allowed, as \u0000. False: a 400 that gives line and column, or a 500 without memory. */
+ * allowed, as \u0000. False: a 400 that gives line and column, a 413 for more values than are parsed,
+ * or a 500 without memory. */
 bool sheaf__body_parse(const char *body, uint64_t n, sheaf__api_error *error, json_t **root);
 
 /* False: a field is not in the table, or it is and may not be said. */

@@ -21,7 +21,7 @@ static bool is_utf8(const char *text)
 static void check_error(const sheaf__api_error *e)
 {
     sheaf__text text = {NULL, 0, 0};
-    FUZZ_CHECK(e->status == 400 || e->status == 404);
+    FUZZ_CHECK(e->status == 400 || e->status == 404 || e->status == 413);
     FUZZ_CHECK(e->type != NULL && e->code != NULL && e->message[0] != 0);
     FUZZ_CHECK(is_utf8(e->message) && is_utf8(e->param));
     FUZZ_CHECK(sheaf__api_error_render(e, &text) == SHEAF_OK);

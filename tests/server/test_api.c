@@ -541,6 +541,7 @@ static void long_names_are_quoted_in_part(void **state)
     assert_int_equal(strlen(e.param), 61); /* x and 15 leaves */
     assert_int_equal(sheaf__utf8_valid_prefix(e.param, 61), 61);
     check_error(&e, body, 400, e.param, "Unrecognized request argument supplied: x\xf0");
+    assert_string_equal(strstr(e.message, ": x") + 2, e.param);
     free(body);
 }
 

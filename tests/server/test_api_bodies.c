@@ -54,7 +54,7 @@ static void bodies_that_are_not_json_are_refused_with_their_place(void **state)
 static void deep_nesting_is_refused(void **state)
 {
     (void)state;
-    enum { DEPTH = 100000 };
+    enum { DEPTH = 60000 };
     char *body = malloc(DEPTH + 8);
     assert_non_null(body);
     memcpy(body, "{\"a\": ", 6);
@@ -63,6 +63,65 @@ static void deep_nesting_is_refused(void **state)
     for (uint32_t i = 0; i < DEPTH / 5; i++) memcpy(body + 5 * i, "{\"a\":", 5);
     check_body(body, DEPTH, "maximum parsing depth reached");
     free(body);
+}
+
+/* {"prompt": [UNIT, UNIT, ... n times]}: its length. To be freed. */
+static uint64_t list_of(const char *unit, uint32_t n, char **out)
+{
+    const char head[] = "{\"prompt\": [";
+    size_t unit_size = strlen(unit);
+    char *body = malloc(sizeof head + n * (unit_size + 1) + 2), *end = body;
+    assert_non_null(body);
+    end = stpcpy(end, head);
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(end, unit, unit_size);
+        end += unit_size;
+        *end++ = ',';
+    }
+    stpcpy(end - 1, "]}");
+    *out = body;
+    return (uint64_t)(end + 1 - body);
+}
+
+static void bodies_of_more_values_than_memory_allows_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *unit;
+        uint32_t most; /* times it may stand there */
+    } cases[] = {{"1", (1u << 20) - 1}, {"[]", (1u << 16) - 2}, {"{}", (1u << 16) - 2}};
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        bool one_more = i % 2;
+        sheaf__completion c = {0};
+        sheaf__api_error e = {0};
+        char *body;
+        uint64_t n = list_of(cases[i / 2].unit, cases[i / 2].most + one_more, &body);
+        bool ok = sheaf__api_read_completion(body, n, &limits, &c, &e);
+        if (one_more)
+            check_error(&e, cases[i / 2].unit, 413, NULL,
+                        "1048576 values and names or 65536 objects");
+        else
+            assert_true(ok || e.status == 400);
+        sheaf__completion_free(&c);
+        free(body);
+    }
+}
+
+/* What stands in strings is no value, whatever is escaped there. */
+static void strings_may_hold_any_number_of_brackets(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    char *source = malloc(6 * N + 64), *end = source;
+    assert_non_null(source);
+    end = stpcpy(end, "\"prompt\": \"");
+    for (uint32_t i = 0; i < N; i++) end = stpcpy(end, "\\\"[\\\\");
+    stpcpy(end, "\"");
+    sheaf__completion c = accepted(sheaf__api_read_completion, source, "");
+    assert_int_equal(c.prompts[0].n_bytes, 3 * N);
+    assert_memory_equal(c.prompts[0].text, "\"[\\\"", 4);
+    sheaf__completion_free(&c);
+    free(source);
 }
 
 /* ---- messages ------------------------------------------------------------------------------ */
@@ -267,11 +326,14 @@ static void choices_times_prompts_have_a_limit(void **state)
                           "has 129 prompts, but at most 128 are answered at once"};
     check_refusals(sheaf__api_read_completion, source, &many, 1);
     free(source);
-    const sheaf__api_limits few = {"demo", 1000, 512, 4};
+    const sheaf__api_limits few = {"demo", 1000, 512, 5};
     sheaf__api_error e = {0};
-    const char *body = "{" QUESTION ", \"n\": 5}";
+    const char *body = "{" QUESTION ", \"n\": 6}";
     assert_false(sheaf__api_read_chat(body, strlen(body), &few, &c, &e));
-    check_error(&e, body, 400, "n", "from 1 to 4");
+    check_error(&e, body, 400, "n", "from 1 to 5");
+    body = "{\"prompt\": [\"a\", \"b\"], \"n\": 3}";
+    assert_false(sheaf__api_read_completion(body, strlen(body), &few, &c, &e));
+    check_error(&e, body, 400, "n", "n times 2 prompts is more than the 5 answers");
 }
 
 int main(void)
@@ -279,6 +341,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bodies_that_are_not_json_are_refused_with_their_place),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(bodies_of_more_values_than_memory_allows_are_refused),
+        cmocka_unit_test(strings_may_hold_any_number_of_brackets),
         cmocka_unit_test(each_role_is_taken_and_developers_are_the_system),
         cmocka_unit_test(parts_of_a_content_are_joined),
         cmocka_unit_test(answers_may_be_sent_back_as_they_came),
