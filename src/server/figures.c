@@ -286,7 +286,7 @@ static const sheaf__figure request_figures[] = {
     {"replies", "sheaf_replies_total", VALUE(COUNTER, U64, "replies", 0, replies),
      .by = {&by_endpoint, &by_status},
      .help = "Replies, by endpoint and by the hundreds of their status; left: the client went "
-             "before one."},
+             "before its end."},
     {"choices", "sheaf_choices_total", VALUE(COUNTER, U64, "choices", 0, finishes[1]),
      .by = {&by_finish}, .help = "Answers that ended, by what ended them."},
     {"refused_queue", "sheaf_queue_refusals_total",

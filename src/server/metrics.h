@@ -44,7 +44,7 @@ typedef struct sheaf__metrics {
     sheaf__histogram sizes[SHEAF__SIZE_KINDS];
     _Atomic uint64_t
         replies[SHEAF__ENDPOINT_KINDS][6]; /* by the hundreds of the status; [0]: the client
-                                                           left before one */
+                                                           left before its end */
     _Atomic uint64_t finishes[5];          /* choices, by SHEAF__FINISH_... */
     _Atomic uint64_t refused_queue;        /* requests, because the queue was full */
     _Atomic uint64_t prompt_tokens, cached_tokens,

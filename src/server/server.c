@@ -75,12 +75,13 @@ static uint32_t level_of(const sheaf__http_done *done)
 static void on_done(void *ctx, const sheaf__http_done *done)
 {
     sheaf__server *server = ctx;
-    sheaf__metrics_reply(&server->metrics, endpoint_of(done->route), done->status);
+    uint32_t status = done->left ? 499 : done->status;
+    sheaf__metrics_reply(&server->metrics, endpoint_of(done->route), status);
     sheaf__log_line(server->log, level_of(done), "request", "id", "s", done->id, "method", "s",
-                    done->method, "path", "s", done->path, "status", "u",
-                    done->left ? 499u : done->status, "request_bytes", "U", done->request_bytes,
-                    "reply_bytes", "U", done->reply_bytes, "ms", "f",
-                    (double)done->total_ns * 1e-6, "client", "s", done->client, NULL);
+                    done->method, "path", "s", done->path, "status", "u", status,
+                    "request_bytes", "U", done->request_bytes, "reply_bytes", "U",
+                    done->reply_bytes, "ms", "f", (double)done->total_ns * 1e-6, "client", "s",
+                    done->client, NULL);
 }
 
 /* ---- what the engine asks and tells ------------------------------------------------------- */
