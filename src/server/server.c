@@ -64,12 +64,16 @@ static uint32_t endpoint_of(const sheaf__http_route *route)
     return SHEAF__ENDPOINT_OTHER;
 }
 
-/* What is asked every few seconds by machines is worth a line to those alone who look for it. */
+/* What machines and the page ask every few seconds is worth a line to those alone who look for it. */
 static uint32_t level_of(const sheaf__http_done *done)
 {
-    sheaf__http_handler *handler = done->route != NULL ? done->route->handler : NULL;
-    bool polled = handler == sheaf__serve_health || handler == sheaf__serve_metrics;
-    return polled ? SHEAF__LOG_DEBUG : SHEAF__LOG_INFO;
+    static sheaf__http_handler *const polled[] = {sheaf__serve_health, sheaf__serve_metrics,
+                                                  sheaf__serve_stats,  sheaf__serve_slots,
+                                                  sheaf__serve_map,    sheaf__serve_page};
+    for (size_t i = 0; i < sizeof polled / sizeof polled[0]; i++) {
+        if (done->route != NULL && done->route->handler == polled[i]) return SHEAF__LOG_DEBUG;
+    }
+    return SHEAF__LOG_INFO;
 }
 
 static void on_done(void *ctx, const sheaf__http_done *done)
