@@ -52,7 +52,7 @@ const charts = [
     format: bytes,
     binary: true,
     least: 2 ** 20,
-    take: (s) => [s.paged_bytes_reserved, s.paged_bytes_in_use, s.bytes],
+    take: (s) => [s.paged_bytes_reserved, s.paged_bytes_in_use ?? s.dense_bytes, s.bytes],
     tell: (v) => v.map(bytes),
   },
   {
@@ -61,8 +61,8 @@ const charts = [
     format: percent,
     highest: 1,
     take: (s) => [samples.length ? shareSince(samples[0], s) : null],
-    tell: (v, s) => [`${percent(v[0] ?? NaN)} (${percent(s.lookups ? s.hit_rate : NaN)} of `
-      + `${count(s.lookups)} ever)`],
+    tell: (v, s) => [`${percent(v[0] ?? NaN)}`
+      + (s.lookups ? ` (${percent(s.hit_rate)} of ${count(s.lookups)} ever)` : '')],
   },
   {
     title: 'Prompt and answer tokens a second',
