@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define HELP_VALUE  256 /* getopt's return value of --help; flag i returns HELP_VALUE + 1 + i */
-#define HELP_COLUMN 27
+#define HELP_COLUMN 27  /* of a flag's help, where none is longer */
+#define HELP_LEFT   64
 #define PREFIX      "SHEAF_" /* of the environment's variables */
 
 extern char **environ;
@@ -229,21 +230,32 @@ static sheaf_status parse_value(const sheaf__flag *flag, const char *text, sheaf
 
 /* ---- help --------------------------------------------------------------------------------- */
 
+static void write_left(const sheaf__flag *flag, char out[static HELP_LEFT])
+{
+    char letter[8] = "    ";
+    if (flag->letter) snprintf(letter, sizeof letter, "-%c, ", flag->letter);
+    snprintf(out, HELP_LEFT, "  %s--%s%s%s", letter, flag->name, flag->metavar ? " " : "",
+             flag->metavar ? flag->metavar : "");
+}
+
 static void print_help(const sheaf__command *command, const sheaf__flags *flags)
 {
+    char left[HELP_LEFT];
+    size_t column = HELP_COLUMN;
+    for (uint32_t i = 0; i < flags->n; i++) {
+        write_left(&flags->at[i], left);
+        if (strlen(left) > column) column = strlen(left);
+    }
     printf("usage: sheaf %s %s\n\n%s\n\n", command->name, command->arguments, command->summary);
     for (uint32_t i = 0; i < flags->n; i++) {
         const sheaf__flag *flag = &flags->at[i];
-        char left[64], letter[8] = "    ";
-        if (flag->letter) snprintf(letter, sizeof letter, "-%c, ", flag->letter);
-        snprintf(left, sizeof left, "  %s--%s%s%s", letter, flag->name,
-                 flag->metavar ? " " : "", flag->metavar ? flag->metavar : "");
-        printf("%-*s %s", HELP_COLUMN, left, flag->help);
+        write_left(flag, left);
+        printf("%-*s %s", (int)column, left, flag->help);
         for (uint32_t c = 0; flag->choices[c] != NULL; c++)
             printf("%s%s", c == 0 ? ": " : ", ", flag->choices[c]);
         printf("\n");
     }
-    printf("%-*s show this and stop\n", HELP_COLUMN, "  -h, --help");
+    printf("%-*s show this and stop\n", (int)column, "  -h, --help");
     if (command->details != NULL) printf("\n%s", command->details);
     if (command->environment)
         printf("\nEach flag has an environment variable, which it beats: " PREFIX

@@ -30,7 +30,7 @@ offers() { # case expected word...
 
 offers all_commands_are_offered "$("$sheaf" --help | sed -n '/^commands:/,/^$/ s/^  \([a-z]*\) .*/\1/p' | paste -sd,),--help,--version" ""
 offers a_command_is_completed inspect insp
-for command in run chat inspect tokenize demo; do
+for command in run chat serve inspect tokenize demo; do
     offers "the_flags_of_${command}_are_offered" "$(flags_of $command)" $command ""
 done
 offers what_to_do_and_flags_are_offered "dump,verify,$(flags_of kv)" kv ""
@@ -45,6 +45,7 @@ offers choices_are_offered auto,scalar,avx2,avx512,neon run --isa ""
 offers a_choice_is_completed dense chat --kv-backend d
 offers a_choice_is_completed_after_an_equals_sign bf16 inspect --kv-dtype = b
 offers choices_are_offered_after_an_equals_sign f32,f16,bf16 inspect --kv-dtype =
+offers words_for_bytes_are_offered auto,none serve --kv-cache-budget ""
 offers directories_follow_m "$work/models,$work/more models" run -m "$work/mo"
 offers directories_follow_model "$work/models,$work/more models" inspect --model "$work/mo"
 offers files_follow_f "$work/notes.txt" run -f "$work/no"
