@@ -182,6 +182,14 @@ static void make_url(const serve_state *s, char *out, size_t size)
              sheaf__http_port(s->server->http));
 }
 
+static void say_loading(const serve_state *s)
+{
+    char url[256];
+    make_url(s, url, sizeof url);
+    sheaf__log_line(&s->log, SHEAF__LOG_INFO, "loading", "model", "s", s->flags->model.path,
+                    "url", "s", url, NULL);
+}
+
 static sheaf_status say_ready(serve_state *s, uint64_t start_ns, sheaf_error *err)
 {
     char url[256];
@@ -232,6 +240,7 @@ static sheaf_status serve(serve_state *s, sheaf_error *err)
     s->main_thread = pthread_self();
     block_signals(s); /* before there is another thread */
     SHEAF__TRY(sheaf__server_open(&options, &s->server, err));
+    say_loading(s);
     SHEAF__TRY(load_model(s, err));
     SHEAF__TRY(say_ready(s, start, err));
     int got = await_signal(s, false);

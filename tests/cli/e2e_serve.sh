@@ -157,6 +157,19 @@ tap_equal it_is_the_timeout yes "$([ $took -ge 900 ] && [ $took -lt 4000 ] && ec
 tap_equal the_log_says_why 1 "$(grep -c 'draining took too long' "$work/err")"
 wait $client || true
 
+# takes seconds to make
+"$sheaf" serve -m random:llama-3.2-1b --port 0 --kv-cache-budget none >"$work/out" 2>"$work/err" &
+pid=$!
+await grep -qs 'url=' "$work/err"
+url=$(grep -o 'http://[0-9.:]*' "$work/err")
+tap_equal while_it_loads_health_says_so "503 yes" \
+    "$(status_of "$url/health") $(grep -q loading "$work/body" && echo yes)"
+stop
+tap_equal a_signal_ends_it_while_it_loads "0 " "$code $(cat "$work/out")"
+NOTIFY_SOCKET=$work/nobody start
+stop
+tap_equal a_service_manager_that_is_gone_is_no_matter 0 "$code"
+
 # ---- keys, the environment -------------------------------------------------------------------
 
 printf 'first\n\nsecond\r\n' >"$work/keys"
