@@ -38,6 +38,14 @@ if grep -q '^SHEAF_BUILD_PROGRAM:BOOL=ON' "$build/CMakeCache.txt"; then
     attempt the_installed_program_starts "$prefix/bin/sheaf" --help
     attempt completion_for_bash_is_installed test -s "$prefix/share/bash-completion/completions/sheaf"
     attempt completion_for_zsh_is_installed test -s "$prefix/share/zsh/site-functions/_sheaf"
+    unit=$prefix/lib/systemd/system/sheaf.service
+    attempt the_systemd_unit_is_installed test -s "$unit"
+    if command -v systemd-analyze >/dev/null; then
+        sed -i 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "$unit" # the program has been moved
+        tap_equal the_systemd_unit_is_verified "" "$(systemd-analyze verify --man=no "$unit" 2>&1)"
+    else
+        tap_skip the_systemd_unit_is_verified "systemd-analyze is not here"
+    fi
     if command -v scdoc >/dev/null; then
         attempt the_man_page_is_installed test -s "$prefix/share/man/man1/sheaf.1"
     else
