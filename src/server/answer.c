@@ -270,11 +270,11 @@ static void submit_all(sheaf__reply *reply, const sheaf__completion *c)
 
 /* ---- the handlers ------------------------------------------------------------------------ */
 
-/* 63 random bits: a JSON integer. */
+/* 53 random bits: clients in JavaScript can read the number, and send it back. */
 static bool draw_seed(uint64_t *seed)
 {
     if (getrandom(seed, sizeof *seed, 0) != (ssize_t)sizeof *seed) return false;
-    *seed >>= 1;
+    *seed >>= 64 - 53;
     return true;
 }
 
