@@ -68,7 +68,7 @@ typedef struct sheaf__http_options {
     uint32_t n_api_keys;
     const char *const *origins; /* [n_origins] that CORS allows; "*": any */
     uint32_t n_origins;
-    uint64_t max_body_bytes;   /* 0: 16 MiB; more is a 413 */
+    uint64_t max_body_bytes;   /* 0: 16 MiB; more is a 413. 16 times it, all together: a 503 */
     uint32_t max_head_bytes;   /* request line and headers; 0: 32 KiB; more is a 431 */
     uint32_t max_connections;  /* 0: 512 */
     uint32_t timeout_s;        /* without progress in reading or sending; 0: 30 */

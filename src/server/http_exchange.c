@@ -52,7 +52,7 @@ static void rest_queue(sheaf__exchange *x)
     if (x->queue_capacity > 65536) drop_queue(x);
 }
 
-static void drop_body(sheaf__exchange *x)
+void sheaf__exchange_drop_body(sheaf__exchange *x)
 {
     atomic_fetch_sub(&x->http->body_bytes, x->body_capacity);
     free(x->body);
@@ -65,7 +65,7 @@ void sheaf__exchange_release(sheaf__exchange *x)
     if (atomic_fetch_sub(&x->refs, 1) != 1) return;
     sheaf__http *http = x->http;
     drop_queue(x);
-    drop_body(x);
+    sheaf__exchange_drop_body(x);
     sheaf__text_free(&x->query);
     sheaf__text_free(&x->reply.headers);
     sheaf__text_free(&x->reply.body);
@@ -113,7 +113,7 @@ static void give_back(sheaf__exchange *x)
     SHEAF__ASSERT(x->dispatched && !x->given_back);
     x->given_back = true;
     x->on_left = NULL;
-    drop_body(x);
+    sheaf__exchange_drop_body(x);
     if (x->wants_wake) sheaf__http_wake(x);
     pthread_mutex_unlock(&x->lock);
     sheaf__exchange_release(x);

@@ -35,10 +35,9 @@
 #define SHEAF__HTTP_ID_BYTES 65 /* of a request's id, with its zero */
 #define SHEAF__HTTP_MAX_QUEUED                                                                 \
     (4u << 20) /* bytes of a stream: a client with more to read is stuck */
-#define SHEAF__HTTP_LINGER_NS   2000000000u /* reading on after a refusal, so that it is read */
-#define SHEAF__HTTP_FLUSH_NS    250000000u  /* what is being sent when the server closes */
-#define SHEAF__HTTP_BODIES_MEAN 64u         /* of max_body_bytes: all bodies together, if ... */
-#define SHEAF__HTTP_BODIES_MIN  (256u << 20) /* ... that is less than this */
+#define SHEAF__HTTP_LINGER_NS 2000000000u /* reading on after a refusal, so that it is read */
+#define SHEAF__HTTP_FLUSH_NS  250000000u  /* what is being sent when the server closes */
+#define SHEAF__HTTP_BODIES    16u         /* times max_body_bytes: all bodies together */
 
 /* A socket that libmicrohttpd serves. The network's thread alone. */
 typedef struct sheaf__http_conn sheaf__http_conn;
@@ -181,6 +180,8 @@ void sheaf__exchange_leave(sheaf__exchange *x);
 
 /* Gives it back without a reply: for a client that has left before its handler was called. */
 void sheaf__exchange_drop(sheaf__exchange *x);
+
+void sheaf__exchange_drop_body(sheaf__exchange *x); /* of the request */
 
 /* Fills in the reply for an error; nobody gives the exchange back. The network's thread. */
 void sheaf__exchange_refuse(sheaf__exchange *x, const sheaf__api_error *e);

@@ -270,8 +270,7 @@ static enum MHD_Result read_head(sheaf__exchange *x, const char *method, const c
 static bool grow_body(sheaf__exchange *x, uint64_t need)
 {
     sheaf__http *http = x->http;
-    uint64_t limit = http->options.max_body_bytes * SHEAF__HTTP_BODIES_MEAN;
-    if (limit < SHEAF__HTTP_BODIES_MIN) limit = SHEAF__HTTP_BODIES_MIN;
+    uint64_t limit = http->options.max_body_bytes * SHEAF__HTTP_BODIES;
     if (need + 1 <= x->body_capacity) return true;
     uint64_t capacity = x->body_capacity != 0 ? x->body_capacity : 4096;
     while (capacity < need + 1) capacity *= 2;
@@ -299,6 +298,7 @@ static enum MHD_Result read_body(sheaf__exchange *x, const char *data, size_t n)
     }
     if (x->refusal.status != 0 || x->reply.status != 0) return MHD_YES; /* dropped */
     if (!grow_body(x, x->body_bytes + n)) {
+        sheaf__exchange_drop_body(x);
         sheaf__api_error_set(&x->refusal, 503, NULL, NULL,
                              "The server has no memory for this request at the moment.");
         return MHD_YES;
