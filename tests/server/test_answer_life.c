@@ -132,7 +132,7 @@ static void clients_that_leave_at_any_time_leave_nothing(void **state)
 {
     (void)state;
     uint64_t seed = testing_seed(20261130);
-    for (uint32_t i = 0; i < 60; i++) {
+    for (uint32_t i = 0; i < 40; i++) {
         char *body = serving_body("{'prompt': ['a b c', 'd'], 'n': 2, " LONG ", 'stream': %s}",
                                   i % 2 == 0 ? "true" : "false");
         int fd = http_send(server.port, "POST", COMPLETIONS, body);
@@ -177,7 +177,7 @@ static const char *long_text(void)
 {
     static char text[2048];
     text[0] = 0;
-    for (uint32_t i = 0; i < 50; i++) sprintf(text + strlen(text), "kept word %u. ", i);
+    for (uint32_t i = 0; i < 20; i++) sprintf(text + strlen(text), "kept word %u. ", i);
     return text;
 }
 
