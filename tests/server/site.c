@@ -76,10 +76,11 @@ static void serve_stream(void *ctx, sheaf__exchange *x)
 static void hold(site *s, sheaf__exchange *x, bool begun)
 {
     sheaf__exchange_on_left(x, note_left, s);
-    uint32_t at = s->n_held++;
+    uint32_t at = s->n_claimed++;
     assert_true(at < SITE_MAX_HELD);
     s->begun[at] = begun;
-    __atomic_store_n(&s->held[at], x, __ATOMIC_RELEASE);
+    s->held[at] = x;
+    s->n_held++;
     s->handled++;
 }
 
@@ -151,7 +152,7 @@ static void note_done(void *ctx, const sheaf__http_done *done)
 void site_open(site *s, sheaf__http_options *options)
 {
     sheaf_error err;
-    memset(s, 0, sizeof *s);
+    memset((void *)s, 0, sizeof *s);
     options->any_port = true;
     options->routes = routes;
     options->n_routes = sizeof routes / sizeof routes[0];
@@ -164,16 +165,16 @@ void site_open(site *s, sheaf__http_options *options)
 
 void site_release(site *s)
 {
-    for (uint32_t i = 0; i < s->n_held; i++) {
+    for (uint32_t i = 0; i < s->n_claimed; i++) {
         sheaf__exchange *x;
-        while ((x = __atomic_load_n(&s->held[i], __ATOMIC_ACQUIRE)) == NULL) usleep(100);
+        while ((x = s->held[i]) == NULL) usleep(100);
         if (s->begun[i])
             sheaf__exchange_end(x);
         else
             sheaf__exchange_reply_static(x, 200, "text/plain", "held\n", 5);
+        s->held[i] = NULL;
     }
-    s->n_held = 0;
-    memset(s->held, 0, sizeof s->held);
+    s->n_claimed = s->n_held = 0;
 }
 
 bool site_is_idle(void *arg)
@@ -182,6 +183,12 @@ bool site_is_idle(void *arg)
     sheaf__http_stats stats;
     sheaf__http_stats_read(s->http, &stats);
     return stats.exchanges == 0 && stats.queued_bytes == 0;
+}
+
+bool site_is_released(void *arg)
+{
+    site_release(arg);
+    return site_is_idle(arg);
 }
 
 void site_close(site *s)

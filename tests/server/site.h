@@ -28,8 +28,8 @@ typedef struct site {
     _Atomic uint32_t last_status;
     _Atomic uint64_t most_queued; /* bytes, seen by /big */
     _Atomic bool not_ready;
-    _Atomic uint32_t n_held;
-    sheaf__exchange *held[SITE_MAX_HELD];
+    _Atomic uint32_t n_claimed, n_held;
+    sheaf__exchange *_Atomic held[SITE_MAX_HELD];
     bool begun[SITE_MAX_HELD]; /* held[i]: its stream */
     char last_id[80];
 } site;
@@ -41,8 +41,8 @@ void site_close(site *s); /* gives back what is held, asserts that nothing is le
 /* Gives back what is held: with a reply, or the stream's end. */
 void site_release(site *s);
 
-/* Waits until no exchange is there. */
-bool site_is_idle(void *site);
+bool site_is_idle(void *site);        /* no exchange is there */
+bool site_is_released(void *site);    /* the same; what is held is given back first */
 bool site_holds(site *s, uint32_t n); /* waits until n are held */
 bool site_left(site *s, uint32_t n, int ms);
 

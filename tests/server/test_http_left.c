@@ -29,8 +29,7 @@ static int close_all(void **state)
 
 static void release(void)
 {
-    site_release(&server);
-    assert_true(web_until(site_is_idle, &server));
+    assert_true(web_until(site_is_released, &server));
 }
 
 /* A request that is held by its handler. */
@@ -310,20 +309,18 @@ static void a_reply_that_is_not_read_ends_by_timeout(void **state)
     close(fd);
 }
 
-/* Pieces small enough to vanish in buffers, one a while: the peer's shut window is what tells. */
+/* Pieces so small that the system's buffers take them for ever: the peer's shut window is what tells. */
 static void a_slow_stream_that_is_not_read_ends_too(void **state)
 {
-    static char piece[100000];
+    static char piece[10000];
     int small = 4096;
     (void)state;
     uint32_t left = server.left;
     int fd = ask_and_wait("/hang");
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    memset(piece, 'x', sizeof piece);
-    uint64_t start = web_ms();
-    while (server.left == left && web_ms() - start < 15000) {
+    for (int i = 0; i < 100 && server.left == left; i++) {
         (void)!sheaf__exchange_write(server.held[0], piece, sizeof piece);
-        usleep(200000);
+        usleep(50000);
     }
     assert_int_equal(server.left, left + 1);
     close(fd);
