@@ -256,7 +256,7 @@ static void post(uint64_t n, uint64_t chunk, web_reply *r)
         web_send(fd, "POST /echo HTTP/1.1\r\n" HOST KEY "Transfer-Encoding: chunked\r\n\r\n");
         for (uint64_t left = n; left != 0; left -= chunk < left ? chunk : left) {
             uint64_t now = chunk < left ? chunk : left;
-            snprintf(head, sizeof head, "%llx;ext=1\r\n", (unsigned long long)now);
+            snprintf(head, sizeof head, "%llx\r\n", (unsigned long long)now);
             web_send(fd, head);
             web_send_bytes(fd, data, now);
             web_send(fd, "\r\n");
@@ -279,6 +279,20 @@ static void bodies_up_to_the_limit_arrive_whole(void **state)
             assert_int_equal(r.n, sizes[i]);
             web_reply_free(&r);
         }
+}
+
+static void chunks_with_extensions_are_read_or_refused(void **state)
+{
+    web_reply r;
+    (void)state;
+    ask("POST /echo HTTP/1.1\r\n" HOST KEY "Transfer-Encoding: chunked\r\n\r\n"
+        "5;a=b\r\nhello\r\n6;c\r\n, you!\r\n0\r\n\r\n",
+        &r);
+    if (r.status == 200)
+        assert_string_equal(r.body, "hello, you!");
+    else
+        assert_int_equal(r.status, 400); /* libmicrohttpd 1.0.1 */
+    web_reply_free(&r);
 }
 
 static void bodies_over_the_limit_are_a_413_that_can_be_read(void **state)
@@ -557,6 +571,7 @@ int main(void)
         cmocka_unit_test(other_origins_may_not),
         cmocka_unit_test(a_preflight_needs_no_key_and_lists_what_is_allowed),
         cmocka_unit_test(bodies_up_to_the_limit_arrive_whole),
+        cmocka_unit_test(chunks_with_extensions_are_read_or_refused),
         cmocka_unit_test(bodies_over_the_limit_are_a_413_that_can_be_read),
         cmocka_unit_test(bodies_that_are_too_much_together_are_a_503),
         cmocka_unit_test(a_length_over_the_limit_is_refused_before_the_body),
