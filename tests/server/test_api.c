@@ -543,6 +543,12 @@ static void long_names_are_quoted_in_part(void **state)
     check_error(&e, body, 400, e.param, "Unrecognized request argument supplied: x\xf0");
     assert_string_equal(strstr(e.message, ": x") + 2, e.param);
     free(body);
+    char bias[1100]; /* and in the middle of a sentence, too */
+    snprintf(bias, sizeof bias, "\"logit_bias\": {%s}", said);
+    body = body_of(QUESTION, bias);
+    assert_false(sheaf__api_read_chat(body, strlen(body), &limits, &c, &e));
+    check_error(&e, body, 400, e.param, "\xf0\x9f\x8d\x83 is no token id");
+    free(body);
 }
 
 static void another_model_is_not_found(void **state)
