@@ -77,9 +77,10 @@ static void send_raw(sheaf__exchange *x)
     sheaf__text out = {0};
     char line[128];
     const sheaf__http_reply *reply = &x->reply;
-    int n = snprintf(
-        line, sizeof line, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %llu\r\n",
-        reply->status, MHD_get_reason_phrase_for(reply->status), (unsigned long long)reply->n);
+    int n =
+        snprintf(line, sizeof line, "HTTP/1.1 %u %s\r\nContent-Length: %llu\r\n%s",
+                 reply->status, MHD_get_reason_phrase_for(reply->status),
+                 (unsigned long long)reply->n, x->http->quiet ? "" : "Connection: close\r\n");
     if (sheaf__text_append(&out, line, (uint64_t)n) == SHEAF_OK) {
         sheaf__http_reply_headers(x, append_header, &out);
         if (sheaf__text_append(&out, "\r\n", 2) == SHEAF_OK &&
@@ -150,12 +151,21 @@ static bool id_is_plain(const char *id)
     return n > 0 && n < SHEAF__HTTP_ID_BYTES && strspn(id, plain) == n;
 }
 
-static enum MHD_Result keep_argument(void *query, enum MHD_ValueKind kind, const char *name,
+static void set_no_memory(sheaf__api_error *e)
+{
+    sheaf__api_error_set(e, 503, NULL, NULL,
+                         "The server has no memory for this request at the moment.");
+}
+
+static enum MHD_Result keep_argument(void *arg, enum MHD_ValueKind kind, const char *name,
                                      const char *value)
 {
+    sheaf__exchange *x = arg;
     (void)kind;
-    sheaf_status st = sheaf__http_pair_add(query, name, value != NULL ? value : "");
-    return st == SHEAF_OK ? MHD_YES : MHD_NO;
+    if (sheaf__http_pair_add(&x->query, name, value != NULL ? value : "") == SHEAF_OK)
+        return MHD_YES;
+    set_no_memory(&x->refusal);
+    return MHD_NO;
 }
 
 /* The reply to OPTIONS: what a browser asks before it lets a page of another origin ask. */
@@ -245,9 +255,8 @@ static enum MHD_Result read_head(sheaf__exchange *x, const char *method, const c
     copy_head(x, method, url, &head);
     judge(x, &head, method, url);
     x->phase = SHEAF__PHASE_BODY;
-    if (x->refusal.status == 0 && x->reply.status == 0 &&
-        MHD_get_connection_values(x->mhd, MHD_GET_ARGUMENT_KIND, keep_argument, &x->query) < 0)
-        return MHD_NO;
+    if (x->refusal.status == 0)
+        MHD_get_connection_values(x->mhd, MHD_GET_ARGUMENT_KIND, keep_argument, x);
     if (head.content_length > http->options.max_body_bytes && !head.ambiguous) {
         if (x->refusal.status == 0) set_too_long(x, &x->refusal);
         if (!head.expects) {
@@ -270,7 +279,9 @@ static enum MHD_Result read_head(sheaf__exchange *x, const char *method, const c
 static bool grow_body(sheaf__exchange *x, uint64_t need)
 {
     sheaf__http *http = x->http;
-    uint64_t limit = http->options.max_body_bytes * SHEAF__HTTP_BODIES;
+    uint64_t each = http->options.max_body_bytes;
+    uint64_t limit =
+        each < UINT64_MAX / SHEAF__HTTP_BODIES ? each * SHEAF__HTTP_BODIES : UINT64_MAX;
     if (need + 1 <= x->body_capacity) return true;
     uint64_t capacity = x->body_capacity != 0 ? x->body_capacity : 4096;
     while (capacity < need + 1) capacity *= 2;
@@ -299,8 +310,7 @@ static enum MHD_Result read_body(sheaf__exchange *x, const char *data, size_t n)
     if (x->refusal.status != 0 || x->reply.status != 0) return MHD_YES; /* dropped */
     if (!grow_body(x, x->body_bytes + n)) {
         sheaf__exchange_drop_body(x);
-        sheaf__api_error_set(&x->refusal, 503, NULL, NULL,
-                             "The server has no memory for this request at the moment.");
+        set_no_memory(&x->refusal);
         return MHD_YES;
     }
     memcpy(x->body + x->body_bytes, data, n);

@@ -177,6 +177,10 @@ static void errors_have_openai_s_shape(void **state)
     assert_non_null(web_header(&r, "X-Request-Id"));
     assert_string_equal(web_header(&r, "X-Content-Type-Options"), "nosniff");
     web_reply_free(&r);
+    ask("GET /%ff%00%22 HTTP/1.1\r\n" HOST "\r\n", &r); /* whatever they quote */
+    assert_int_equal(r.status, 404);
+    assert_non_null(strstr(r.body, "There is nothing at /"));
+    web_reply_free(&r);
     ask("POST /fail HTTP/1.1\r\n" HOST "Content-Length: 0\r\n\r\n", &r);
     assert_int_equal(r.status, 429);
     assert_string_equal(web_header(&r, "Retry-After"), "1");

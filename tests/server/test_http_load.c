@@ -134,23 +134,32 @@ static void a_quiet_server_takes_no_connection_and_ends_what_it_has(void **state
 {
     web_reply r;
     sheaf__http_options o = {0}, again = {0};
+    sheaf__http *other = NULL;
+    sheaf_error err;
     (void)state;
     site_open(&server, &o);
-    int old = web_connect(server.port);
+    int old = web_connect(server.port), idle = web_connect(server.port);
+    web_send(idle, "GET /quick HTTP/1.1\r\n" HOST "\r\n");
+    assert_true(web_read(idle, &r) && r.status == 200);
+    web_reply_free(&r);
     web_send(old, "POST /hold HTTP/1.1\r\n" HOST "Content-Length: 0\r\n\r\n");
     assert_true(site_holds(&server, 1));
     sheaf__http_quiesce(server.http);
     sheaf__http_quiesce(server.http); /* any number of times */
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    static site other; /* the port is free */
-    site_open(&other, &again);
-    site_close(&other);
-    close(fd);
+    again.port = server.port;         /* it is free */
+    assert_int_equal(sheaf__http_open(&again, &other, &err), SHEAF_OK);
+    sheaf__http_close(other);
     site_release(&server);
-    assert_true(web_read(old, &r));
-    assert_string_equal(r.body, "held\n");
-    web_reply_free(&r);
-    close(old);
+    for (int i = 0; i < 2; i++) { /* to the end of the request that they have, or of the next */
+        int fd = i == 0 ? old : idle;
+        if (i == 1) web_send(idle, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+        assert_true(web_read(fd, &r));
+        assert_string_equal(r.body, i == 0 ? "held\n" : "hello\n");
+        assert_string_equal(web_header(&r, "Connection"), "close");
+        web_reply_free(&r);
+        assert_true(web_closed(fd, 5000));
+        close(fd);
+    }
     site_close(&server);
 }
 
