@@ -135,10 +135,15 @@ static json_t *kv_value(const sheaf__server *server)
     const sheaf__model_options *o = &server->model->options;
     const sheaf_pool *pool = server->model->pool;
     json_t *block = pool != NULL ? json_integer(sheaf_pool_block_tokens(pool)) : json_null();
+    sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
+    json_t *budget = pool != NULL && sheaf_pool_stats_read(pool, &stats) == SHEAF_OK
+                         ? json_integer((json_int_t)stats.budget_bytes)
+                         : json_null();
     bool cache = pool != NULL && !server->options.engine.no_prompt_cache;
-    return json_pack("{s:s,s:s,s:s,s:o,s:b}", "backend", pool != NULL ? "paged" : "dense",
+    return json_pack("{s:s,s:s,s:s,s:o,s:o,s:b}", "backend", pool != NULL ? "paged" : "dense",
                      "k_dtype", sheaf_codec_name(o->codec_k), "v_dtype",
-                     sheaf_codec_name(o->codec_v), "block_size", block, "prompt_cache", cache);
+                     sheaf_codec_name(o->codec_v), "budget_bytes", budget, "block_size", block,
+                     "prompt_cache", cache);
 }
 
 void sheaf__serve_props(void *ctx, sheaf__exchange *x)

@@ -36,6 +36,7 @@ await() { # command...: until it holds, for at most 20 seconds
 }
 
 start() { # flags...: a server; $url is where, standard output and error in $work/out and $work/err
+    rm -f "$work/out" "$work/err" # of the one before
     "$sheaf" serve -m $demo --port 0 "$@" >"$work/out" 2>"$work/err" &
     pid=$!
     await grep -qs '^listening on ' "$work/out" || { cat "$work/err" >&2; return 1; }
@@ -83,6 +84,7 @@ start --log-format json
 tap_equal a_server_says_where_it_listens_and_nothing_else yes \
     "$(grep -cE '^listening on http://127\.0\.0\.1:[0-9]+$' "$work/out" | sed 's/^1$/yes/')"
 want=$("$sheaf" run -m $demo -q --chat -p "What can you do?" -n 24)
+budget=$(get "$url/props" | jq .kv.budget_bytes)
 post /v1/chat/completions "$question}" >"$work/whole"
 tap_equal a_chat_is_answered_as_by_sheaf_run "$want" "$(jq -r '.choices[0].message.content' "$work/whole")"
 post /v1/chat/completions "$question,\"stream\":true}" >"$work/stream"
@@ -108,11 +110,13 @@ tap_equal a_request_has_one_line_with_its_id 3 \
 tap_equal the_log_says_how_much_memory_was_chosen yes \
     "$(jq -r 'select(.message == "memory for keys and values chosen") |
         if .bytes + .weights + .kept_free == .available then "yes" else . end' "$work/err")"
+tap_equal so_do_the_properties "$budget" "$(jq 'select(.kv_budget_bytes) | .kv_budget_bytes' "$work/err")"
 
 # ---- the end ---------------------------------------------------------------------------------
 
 # A stream that will take a while, in $work/long; returns when its first piece has come.
 begin_stream() { # max_tokens
+    rm -f "$work/long"
     curl -sS --max-time 60 -N "$url/v1/completions" -d "$endless:$1}" >"$work/long" &
     client=$!
     await grep -qs '^data: ' "$work/long"
@@ -157,6 +161,7 @@ tap_equal it_is_the_timeout yes "$([ $took -ge 900 ] && [ $took -lt 4000 ] && ec
 tap_equal the_log_says_why 1 "$(grep -c 'draining took too long' "$work/err")"
 wait $client || true
 
+rm "$work/out" "$work/err"
 # takes seconds to make
 "$sheaf" serve -m random:llama-3.2-1b --port 0 --kv-cache-budget none >"$work/out" 2>"$work/err" &
 pid=$!
@@ -200,6 +205,12 @@ tap_equal the_dense_backend_answers_the_same "$want" \
     "$(post /v1/chat/completions "$question}" | jq -r '.choices[0].message.content')"
 stop
 
+start --no-prompt-cache
+post /v1/chat/completions "$question}" >"$work/whole"
+tap_equal without_a_prompt_cache_nothing_is_found 0 \
+    "$(post /v1/chat/completions "$question}" | jq .usage.prompt_tokens_details.cached_tokens)"
+stop
+
 # ---- what is asked wrongly -------------------------------------------------------------------
 
 bad() { # name pattern flags...
@@ -238,6 +249,10 @@ bad_variable SHEAF_CORS_ORIGIN=a,,b "nothing where ORIGIN"
 bad_variable SHEAF_LOG_FORMAT=xml "'xml' is not one of text json"
 refused a_limit_from_the_environment_is_refused_too 2 "SHEAF_PROMPT_CACHE_TTL: there is nothing to limit" \
     env SHEAF_PROMPT_CACHE_TTL=5 SHEAF_NO_PROMPT_CACHE=1 "$sheaf" serve -m $demo --log-level none
+code=0
+"$sheaf" serve -m $demo --port 0 --log-level none >/dev/full 2>"$work/refused.err" || code=$?
+tap_equal a_full_standard_output_is_a_sentence "1 standard output" \
+    "$code $(grep -o 'standard output' "$work/refused.err")"
 tap_equal the_help_says_that_there_is_an_environment yes \
     "$("$sheaf" serve --help | grep -q 'environment variable' && echo yes)"
 tap_end

@@ -97,6 +97,7 @@ static void properties_are_those_that_are_in_force(void **state)
     assert_int_equal(number_at(r, "limits.max_queue"), 256); /* a default */
     assert_true(number_at(r, "limits.batch_tokens") >= number_at(r, "limits.prefill_chunk"));
     assert_string_equal(text_at(r, "kv.backend"), "paged");
+    assert_true(number_at(r, "kv.budget_bytes") > 0);
     assert_int_equal(number_at(r, "kv.block_size"), 32);
     assert_true(json_is_true(json_at(r, "kv.prompt_cache")));
     assert_true(json_number_value(json_at(r, "default_sampling.temperature")) > 0.99);
