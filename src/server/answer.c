@@ -220,7 +220,7 @@ static bool refuse(sheaf__reply *reply, sheaf_status st, const char *sentence, b
     case SHEAF_E_INVALID:
         return sheaf__api_error_set(error, 400, "invalid_value", param, "%s", sentence);
     case SHEAF_E_UNSUPPORTED:
-        return sheaf__api_error_set(error, 400, "unsupported", NULL, "%s", sentence);
+        return sheaf__api_error_set(error, 400, "unsupported_parameter", NULL, "%s", sentence);
     case SHEAF_E_CANCELLED:
         return sheaf__api_error_set(error, 503, "shutting_down", NULL, "%s", sentence);
     default:
