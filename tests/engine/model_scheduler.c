@@ -11,7 +11,7 @@
 #include "testing.h"
 
 #define N_ASKED 24 /* at a time */
-#define N_STEPS 700
+#define N_STEPS 500
 #define MAX_IDS 120
 
 static const sheaf__bias BIAS[] = {{5, -100}, {17, 2}, {40, -3.5f}};
@@ -75,6 +75,7 @@ static void disturb(world *w)
 {
     sheaf_prefix *prefix = sheaf__engine_prefix(w->h.engine);
     uint32_t i = below(w, N_ASKED);
+    for (uint32_t k = 0; k < N_ASKED && !w->used[i]; k++) i = (i + 1) % N_ASKED;
     switch (prefix != NULL ? below(w, 6) : 2) {
     case 0: assert_int_equal(sheaf_prefix_reset(prefix, NULL, NULL), SHEAF_OK); break;
     case 1:
@@ -92,7 +93,7 @@ static void run_steps(world *w, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (below(w, 4) == 0) submit_one(w);
-        if (below(w, 7) == 0) disturb(w);
+        if (below(w, 10) == 0) disturb(w);
         (void)sheaf__engine_step(w->h.engine);
         if (i % 8 == 0) host_check(&w->h);
         look_at_what_is_done(w);
@@ -122,9 +123,9 @@ static void run_world(const char *dir, uint32_t room, sheaf__engine_options e, u
             (unsigned long long)s.preemptions, (unsigned long long)s.tokens_computed,
             (unsigned long long)s.tokens_reused);
     assert_int_equal(s.failed, 0);
-    assert_true(w.seen.finished > 20 && w.seen.cancelled > 0);
+    assert_true(w.seen.finished > 10 && w.seen.cancelled > 0);
     if (room != 0)
-        assert_true(s.preemptions > 5 && s.tokens_reused > 1000);
+        assert_true(s.preemptions > 2 && s.tokens_reused > 300);
     else
         assert_int_equal(s.preemptions + s.tokens_reused, 0);
     host_close(&w.h);
