@@ -90,8 +90,8 @@ sheaf_status sheaf__http_open(const sheaf__http_options *options, sheaf__http **
                               sheaf_error *err);
 uint16_t sheaf__http_port(const sheaf__http *http);
 
-/* Takes no new connection; those that are there go on, each to the end of the request that it has, or
- * else of its next. Any thread, any number of times. */
+/* Takes no new connection; those that are there go on, so that who drains a server can still be asked
+ * how far it is. Any thread, any number of times. */
 void sheaf__http_quiesce(sheaf__http *http);
 
 /* All exchanges have been given back, or will be without waiting for this thread. Null is allowed. */

@@ -123,7 +123,6 @@ void sheaf__http_reply_headers(const sheaf__exchange *x, sheaf__http_header_fn *
     fn(ctx, "X-Request-Id", x->id);
     fn(ctx, "X-Content-Type-Options", "nosniff");
     if (reply->content_type[0] != 0) fn(ctx, "Content-Type", reply->content_type);
-    if (x->http->quiet) fn(ctx, "Connection", "close"); /* read where it is written */
     if (reply->stream) {
         fn(ctx, "Cache-Control", "no-cache");
         fn(ctx, "X-Accel-Buffering", "no"); /* proxies pass each piece on at once */

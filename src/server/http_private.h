@@ -205,7 +205,7 @@ bool sheaf__http_key_is_good(const sheaf__http *http, const char *authorization)
 /* The value to allow an origin with; null: it is not allowed. */
 const char *sheaf__http_allowed_origin(const sheaf__http *http, const char *origin);
 
-/* Calls fn for each header of the reply that libmicrohttpd does not make. The network's thread. */
+/* Calls fn for each header of the reply that libmicrohttpd does not make. */
 typedef void sheaf__http_header_fn(void *ctx, const char *name, const char *value);
 void sheaf__http_reply_headers(const sheaf__exchange *x, sheaf__http_header_fn *fn, void *ctx);
 

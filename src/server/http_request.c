@@ -77,10 +77,9 @@ static void send_raw(sheaf__exchange *x)
     sheaf__text out = {0};
     char line[128];
     const sheaf__http_reply *reply = &x->reply;
-    int n =
-        snprintf(line, sizeof line, "HTTP/1.1 %u %s\r\nContent-Length: %llu\r\n%s",
-                 reply->status, MHD_get_reason_phrase_for(reply->status),
-                 (unsigned long long)reply->n, x->http->quiet ? "" : "Connection: close\r\n");
+    int n = snprintf(
+        line, sizeof line, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %llu\r\n",
+        reply->status, MHD_get_reason_phrase_for(reply->status), (unsigned long long)reply->n);
     if (sheaf__text_append(&out, line, (uint64_t)n) == SHEAF_OK) {
         sheaf__http_reply_headers(x, append_header, &out);
         if (sheaf__text_append(&out, "\r\n", 2) == SHEAF_OK &&
