@@ -215,8 +215,8 @@ static void drain(serve_state *s)
     uint64_t start = sheaf__clock_ns();
     uint64_t limit_ns = (uint64_t)s->flags->drain_timeout_s * 1000000000;
     notify("STOPPING=1");
-    sheaf__log_line(&s->log, SHEAF__LOG_INFO, "draining", NULL);
     sheaf__server_drain(s->server);
+    sheaf__log_line(&s->log, SHEAF__LOG_INFO, "draining", NULL);
     while (!sheaf__server_wait(s->server, 0)) {
         bool signalled = is_signalled(s);
         bool late = limit_ns != 0 && sheaf__clock_ns() - start > limit_ns;

@@ -71,8 +71,8 @@ sheaf_status sheaf__server_open(const sheaf__server_options *options, sheaf__ser
  * before: nothing was started. SHEAF_E_IO: no thread; else as sheaf__engine_create. */
 sheaf_status sheaf__server_serve(sheaf__server *server, sheaf__model *model, sheaf_error *err);
 
-/* No new connection, no new request of the engine; what runs goes on to its end, and connections
- * that are there may still ask for what needs no engine run: /health, statistics. */
+/* No new connection, no new request of the engine. What runs goes on to its end, and each connection
+ * that is there may ask once more for what needs no engine run: /health, statistics. */
 void sheaf__server_drain(sheaf__server *server);
 
 /* The same, and what runs is cancelled. */

@@ -191,18 +191,20 @@ static void a_drained_server_ends_its_streams_whole(void **state)
     (void)state;
     static char text[REPLY];
     sheaf__server *server = open_serving();
-    int other = connect_to(server);
-    assert_int_equal(ask(other, "GET", "/health", "", text), 200);
+    int others[2] = {connect_to(server), connect_to(server)}; /* each is answered once more */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ask(others[i], "GET", "/health", "", text), 200);
     int stream = begin_stream(server, 40);
     sheaf__server_drain(server);
     sheaf__server_drain(server); /* any number */
-    assert_int_equal(ask(other, "GET", "/health", "", text), 503);
+    assert_int_equal(ask(others[0], "GET", "/health", "", text), 503);
     assert_non_null(strstr(text, "draining"));
-    assert_int_equal(ask(other, "POST", "/v1/completions", "{\"prompt\":\"a\"}", text), 503);
+    assert_int_equal(ask(others[1], "POST", "/v1/completions", "{\"prompt\":\"a\"}", text),
+                     503);
     assert_true(read_until(stream, "data: [DONE]", text));
     assert_true(sheaf__server_wait(server, 20000));
     close(stream);
-    close(other);
+    for (int i = 0; i < 2; i++) close(others[i]);
     close_server(server);
 }
 
@@ -211,14 +213,14 @@ static void statistics_are_told_after_the_engine_has_ended(void **state)
     (void)state;
     static char text[REPLY];
     sheaf__server *server = open_serving();
-    int fd = connect_to(server);
-    assert_int_equal(ask(fd, "GET", "/health", "", text), 200);
+    int fds[2] = {connect_to(server), connect_to(server)};
+    for (int i = 0; i < 2; i++) assert_int_equal(ask(fds[i], "GET", "/health", "", text), 200);
     sheaf__server_drain(server);
     assert_true(sheaf__server_wait(server, 20000));
-    assert_int_equal(ask(fd, "GET", "/v1/cache/stats", "", text), 200);
-    assert_int_equal(ask(fd, "GET", "/slots", "", text), 200); /* by a job of the engine */
+    assert_int_equal(ask(fds[0], "GET", "/v1/cache/stats", "", text), 200);
+    assert_int_equal(ask(fds[1], "GET", "/slots", "", text), 200); /* by a job of the engine */
     assert_true(sheaf__server_wait(server, 20000));
-    close(fd);
+    for (int i = 0; i < 2; i++) close(fds[i]);
     close_server(server);
 }
 
