@@ -4,20 +4,11 @@ import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { until } from '../../tools/tap.mjs';
 
 const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync',
   '--disable-background-networking', '--disable-component-update', '--disable-dev-shm-usage',
   '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1', '--remote-debugging-pipe'];
-
-export async function until(what, holds, seconds = 20) {
-  const end = Date.now() + seconds * 1000;
-  for (;;) {
-    const value = await holds();
-    if (value) return value;
-    if (Date.now() > end) throw new Error(`waited ${seconds} s in vain until ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-}
 
 export class Browser {
   #calls = new Map();

@@ -1,33 +1,10 @@
 // tests/server/page/page_test.mjs - the page in a browser, on a real server. Reports in TAP.
 //
 //   node page_test.mjs CHROMIUM URL URL_WITH_KEY KEY SCREENSHOT
-import { Browser, until } from './browser.mjs';
+import { check, end, like, same, until } from '../../tools/tap.mjs';
+import { Browser } from './browser.mjs';
 
 const [chromium, url, urlWithKey, apiKey, screenshot] = process.argv.slice(2);
-
-let cases = 0;
-let failed = 0;
-async function check(name, body) {
-  cases++;
-  try {
-    await body();
-    console.log(`ok ${cases} - ${name}`);
-  } catch (e) {
-    failed++;
-    console.log(`not ok ${cases} - ${name}`);
-    console.log(e.stack.replace(/^/gm, '# '));
-  }
-}
-
-function same(what, got, wanted) {
-  if (JSON.stringify(got) !== JSON.stringify(wanted)) {
-    throw new Error(`${what}: expected ${JSON.stringify(wanted)}, got ${JSON.stringify(got)}`);
-  }
-}
-
-function like(what, got, pattern) {
-  if (!pattern.test(got)) throw new Error(`${what}: ${JSON.stringify(got)} is not like ${pattern}`);
-}
 
 // ---- what is asked ----
 
@@ -302,11 +279,8 @@ try {
   });
   await check('the_console_has_no_error', () => same('errors', [...quiet, ...phone.errors], []));
 } catch (e) {
-  cases++;
-  failed++;
-  console.log(`not ok ${cases} - the_browser_works\n${e.stack.replace(/^/gm, '# ')}`);
+  await check('the_browser_works', () => { throw e; });
 } finally {
   await browser.close();
 }
-console.log(`1..${cases}`);
-process.exitCode = failed ? 1 : 0;
+end();
