@@ -6,7 +6,7 @@
 #
 # Every flag of `sheaf serve` is an environment variable (SHEAF_...), or can follow the image's name. Memory
 # for keys and values follows the container's limit (SHEAF_KV_CACHE_BUDGET=auto). `docker stop` drains;
-# give it the time for that (--stop-timeout 45).
+# give it the time for that (--stop-timeout 45). Its commands were tried in a bare Debian 12, not yet by Docker.
 
 FROM debian:bookworm-slim AS build
 RUN apt-get update \
