@@ -7,7 +7,6 @@
  *                     |                                              |
  *                   signal: ends at once                           signal, or too long: what runs is cut
  */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

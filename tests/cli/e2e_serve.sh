@@ -187,7 +187,8 @@ done
 tap_equal health_needs_no_key 200 "$(status_of "$url/health")"
 tap_equal a_variable_that_is_no_flags_is_told 1 "$(grep -c 'SHEAF_MAX_QUEU$' "$work/err")"
 busy=${url##*:}
-refused a_port_in_use_is_a_sentence 1 "^sheaf serve: .*$busy.*in use" "$sheaf" serve -m $demo --port "$busy" --log-level none
+refused a_port_in_use_is_a_sentence 1 "^sheaf serve: .*$busy.*in use" \
+    "$sheaf" serve -m $demo --port "$busy" --log-level none
 tap_equal no_key_is_in_the_log "" "$(grep -e first -e second -e third "$work/err" || true)"
 stop
 
@@ -230,14 +231,21 @@ bad a_host_without_an_address_is_refused ".*no-such-host.invalid" --host no-such
 bad an_empty_key_is_refused "--api-key: nothing where KEY" --api-key ""
 bad a_key_that_ends_in_a_comma_is_refused "--api-key: nothing where KEY" --api-key a,
 bad an_empty_file_of_keys_is_refused "--api-key-file: /dev/null: has no key" --api-key-file /dev/null
-refused a_missing_file_of_keys_is_named 1 "no-such-file: No such file" "$sheaf" serve -m $demo --api-key-file no-such-file
-bad an_odd_budget_is_refused "--kv-cache-budget: 'lots' is not .*, or auto, or none" --kv-cache-budget lots
-bad a_budget_of_nothing_is_refused "--kv-cache-budget: '0' is not a number of bytes from 1" --kv-cache-budget 0
+refused a_missing_file_of_keys_is_named 1 "no-such-file: No such file" \
+    "$sheaf" serve -m $demo --api-key-file no-such-file
+bad an_odd_budget_is_refused "--kv-cache-budget: 'lots' is not .*, or auto, or none" \
+    --kv-cache-budget lots
+bad a_budget_of_nothing_is_refused "--kv-cache-budget: '0' is not a number of bytes from 1" \
+    --kv-cache-budget 0
 bad a_cache_of_nothing_is_refused "--prompt-cache-capacity-bytes: '0'" --prompt-cache-capacity-bytes 0
-bad no_cache_with_a_limit_is_refused "--prompt-cache-ttl: there is nothing to limit" --no-prompt-cache --prompt-cache-ttl 5
-bad the_dense_backend_has_no_budget "--kv-cache-budget: the dense backend" --kv-backend dense --kv-cache-budget auto
-bad the_dense_backend_has_no_cache "--prompt-cache-max-entries: the dense" --kv-backend dense --prompt-cache-max-entries 5
-bad a_batch_below_a_chunk_is_refused "--batch-tokens: 64 are less than the 128" --batch-tokens 64 --prefill-chunk 128
+bad no_cache_with_a_limit_is_refused "--prompt-cache-ttl: there is nothing to limit" \
+    --no-prompt-cache --prompt-cache-ttl 5
+bad the_dense_backend_has_no_budget "--kv-cache-budget: the dense backend" \
+    --kv-backend dense --kv-cache-budget auto
+bad the_dense_backend_has_no_cache "--prompt-cache-max-entries: the dense" \
+    --kv-backend dense --prompt-cache-max-entries 5
+bad a_batch_below_a_chunk_is_refused "--batch-tokens: 64 are less than the 128" \
+    --batch-tokens 64 --prefill-chunk 128
 bad an_unknown_template_is_refused ".*klingon" --chat-template klingon
 bad an_unknown_level_is_refused "--log-level: 'loud' is not one of debug info" --log-level loud
 bad_variable SHEAF_PORT=http "'http' is not a whole number"
