@@ -25,6 +25,10 @@
 #include "engine/reply_text.h"
 #include "server/server.h"
 
+/* Bytes of a reply that is put together before it is sent: with log-probabilities, an echo and many choices
+ * a small request may ask for a hundred thousand times its size. */
+#define SHEAF__MAX_REPLY (64u << 20)
+
 /* Log-probabilities as lists in JSON, without their brackets. Chats have the first alone, of objects that
  * say all. */
 enum {
@@ -80,6 +84,7 @@ struct sheaf__reply {
     pthread_mutex_t gate;
     _Atomic bool left;
     sheaf__api_error error; /* the first; status 0: none */
+    uint64_t held_bytes;    /* of prompts and choices: all that was ever kept */
     uint32_t n_live;        /* prompts that are not done */
     uint64_t prompt_tokens, cached_tokens, answer_tokens, computed_tokens;
     uint64_t pin;

@@ -32,6 +32,26 @@ static void fail(sheaf__reply *reply, sheaf_status st)
     sheaf__reply_cancel(reply);
 }
 
+/* Bytes that are kept until the reply, or its next chunk, is made. */
+static uint64_t bytes_of(const sheaf__text *text, const sheaf__told *told)
+{
+    uint64_t n = text->n;
+    for (uint32_t i = 0; i < SHEAF__LISTS; i++) n += told->lists[i].n;
+    return n;
+}
+
+/* Counts what has been kept since there were `before` bytes: too much is the reply's error. */
+static void count_held(sheaf__reply *reply, uint64_t before, uint64_t now)
+{
+    reply->held_bytes += now - before;
+    if (failed(reply) || reply->held_bytes <= SHEAF__MAX_REPLY) return;
+    sheaf__api_error_set(&reply->error, 400, "reply_too_large", NULL,
+                         "the reply has more than %u bytes: ask for fewer choices, tokens or "
+                         "log-probabilities, or for a stream",
+                         SHEAF__MAX_REPLY);
+    sheaf__reply_cancel(reply);
+}
+
 /* ---- chunks ------------------------------------------------------------------------------ */
 
 static void write_chunk(sheaf__reply *reply, uint32_t index, uint32_t kind)
@@ -55,10 +75,11 @@ static void begin(sheaf__reply_prompt *prompt, uint32_t index)
     sheaf__reply_choice *choice = &reply->choices[index];
     if (choice->begun) return;
     choice->begun = true;
-    if (reply->echo) {
+    if (reply->echo && !failed(reply)) {
         sheaf_status st = sheaf__text_append(&choice->text, prompt->text.data, prompt->text.n);
         if (st == SHEAF_OK) st = sheaf__told_join(&choice->told, &prompt->told);
         if (st != SHEAF_OK) fail(reply, st);
+        if (!reply->stream) count_held(reply, 0, bytes_of(&choice->text, &choice->told));
         if (reply->stream && !failed(reply)) write_chunk(reply, index, SHEAF__CHUNK_TEXT);
     } else if (reply->stream && reply->endpoint == SHEAF__ENDPOINT_CHAT) {
         write_chunk(reply, index, SHEAF__CHUNK_ROLE);
@@ -79,6 +100,17 @@ static void count_token(sheaf__reply_prompt *prompt, sheaf__reply_choice *choice
     prompt->n_answer++;
 }
 
+/* A token of the prompt itself. */
+static void hear_prompt(sheaf__reply_prompt *prompt, const sheaf__engine_event *e)
+{
+    sheaf__reply *reply = prompt->reply;
+    if (failed(reply)) return;
+    uint64_t before = bytes_of(&prompt->text, &prompt->told);
+    sheaf_status st = sheaf__told_add(&prompt->told, reply, e->token, e->logprobs);
+    if (st != SHEAF_OK) fail(reply, st);
+    count_held(reply, before, bytes_of(&prompt->text, &prompt->told));
+}
+
 /* Non-zero: a stop text has been met. */
 static int hear_token(sheaf__reply_prompt *prompt, const sheaf__engine_event *e)
 {
@@ -89,10 +121,12 @@ static int hear_token(sheaf__reply_prompt *prompt, const sheaf__engine_event *e)
     count_token(prompt, choice, e->choice);
     begin(prompt, index);
     if (failed(reply)) return 0;
+    uint64_t before = bytes_of(&choice->text, &choice->told);
     sheaf_status st =
         sheaf__reply_text_push(&choice->decoder, e->token, &choice->text, &stopped);
     if (st == SHEAF_OK && reply->logprobs)
         st = sheaf__told_add(&choice->told, reply, e->token, e->logprobs);
+    if (!reply->stream) count_held(reply, before, bytes_of(&choice->text, &choice->told));
     if (st != SHEAF_OK)
         fail(reply, st);
     else if (reply->stream && (choice->text.n != 0 || reply->logprobs))
@@ -199,12 +233,7 @@ int sheaf__reply_hear(sheaf__served *served, const sheaf__engine_event *e)
         sheaf__metrics_time(&reply->server->metrics, SHEAF__TIME_QUEUE,
                             sheaf__clock_ns() - served->asked_ns);
         return 0;
-    case SHEAF__EVENT_PROMPT:
-        if (!failed(reply)) {
-            sheaf_status st = sheaf__told_add(&prompt->told, reply, e->token, e->logprobs);
-            if (st != SHEAF_OK) fail(reply, st);
-        }
-        return 0;
+    case SHEAF__EVENT_PROMPT: hear_prompt(prompt, e); return 0;
     case SHEAF__EVENT_TOKEN: return hear_token(prompt, e);
     case SHEAF__EVENT_OVER: hear_over(prompt, e); return 0;
     case SHEAF__EVENT_DONE:

@@ -1,6 +1,8 @@
 /* server/tools.c - what is answered without the engine: tokens, templates, what is served. */
 #include "server/answer.h"
 
+#include <stdio.h>
+
 #include "base/status.h"
 
 static bool no_memory(sheaf__api_error *error)
@@ -10,19 +12,26 @@ static bool no_memory(sheaf__api_error *error)
 
 /* ---- /tokenize, /detokenize -------------------------------------------------------------- */
 
-static json_t *token_list(const sheaf__tokenizer *tok, const sheaf__ids *ids, bool with_pieces)
+/* A tree of values would take a hundred times the bytes of its text. SHEAF_REFUSED: too many for one
+ * reply. */
+static sheaf_status put_tokens(const sheaf__tokenizer *tok, const sheaf__ids *ids,
+                               bool with_pieces, sheaf__text *out)
 {
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < ids->n && list != NULL; i++) {
-        json_t *id = json_integer(ids->data[i]);
-        json_t *entry = with_pieces ? json_pack("{s:o,s:o}", "id", id, "piece",
-                                                sheaf__token_name(tok, ids->data[i]))
-                                    : id;
-        if (json_array_append_new(list, entry) == 0) continue;
-        json_decref(list);
-        return NULL;
+    char part[48];
+    int n = snprintf(part, sizeof part, "{\"tokens\":[");
+    for (uint32_t i = 0; i < ids->n; i++) {
+        SHEAF__TRY(sheaf__text_append(out, part, (uint64_t)n));
+        if (out->n > SHEAF__MAX_REPLY) return SHEAF_REFUSED;
+        n = snprintf(part, sizeof part, with_pieces ? "{\"id\":%d,\"piece\":" : "%d",
+                     ids->data[i]);
+        SHEAF__TRY(sheaf__text_append(out, part, (uint64_t)n));
+        if (with_pieces) SHEAF__TRY(sheaf__json_put(out, sheaf__token_name(tok, ids->data[i])));
+        n = snprintf(part, sizeof part, with_pieces ? "}," : ",");
     }
-    return list;
+    if (ids->n != 0) n--; /* no comma after the last */
+    SHEAF__TRY(sheaf__text_append(out, part, (uint64_t)n));
+    n = snprintf(part, sizeof part, "],\"count\":%u}", ids->n);
+    return sheaf__text_append(out, part, (uint64_t)n);
 }
 
 void sheaf__serve_tokenize(void *ctx, sheaf__exchange *x)
@@ -34,19 +43,28 @@ void sheaf__serve_tokenize(void *ctx, sheaf__exchange *x)
     sheaf__text_request r = {0};
     sheaf__api_error error = {0};
     sheaf__ids ids = {0};
+    sheaf__text text = {0};
     bool good = sheaf__api_read_tokenize(body, n, &limits, &r, &error);
     uint32_t flags = r.add_special ? SHEAF__ENCODE_POST_PROCESS : SHEAF__ENCODE_PLAIN;
     if (good)
         good = r.messages != NULL
                    ? sheaf__encode_messages(server, r.messages, r.n_messages, &ids, &error)
                    : sheaf__encode_prompt(server, &r.prompt, flags, &ids, &error);
+    if (good) {
+        sheaf_status st = put_tokens(server->model->tokenizer, &ids, r.with_pieces, &text);
+        if (st == SHEAF_REFUSED)
+            good = sheaf__api_error_set(&error, 400, "reply_too_large", NULL,
+                                        "the tokens are more than a reply of %u bytes has room "
+                                        "for: send the text in parts",
+                                        SHEAF__MAX_REPLY);
+        else if (st != SHEAF_OK)
+            good = no_memory(&error);
+    }
     if (good)
-        sheaf__exchange_reply_json(
-            x, json_pack("{s:o,s:I}", "tokens",
-                         token_list(server->model->tokenizer, &ids, r.with_pieces), "count",
-                         (json_int_t)ids.n));
+        sheaf__exchange_reply(x, 200, "application/json", &text);
     else
         sheaf__exchange_fail(x, &error);
+    sheaf__text_free(&text);
     sheaf__ids_free(&ids);
     sheaf__text_request_free(&r);
 }

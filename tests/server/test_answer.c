@@ -312,6 +312,27 @@ static void a_prompt_is_judged_without_an_answer(void **state)
     json_decref(r);
 }
 
+/* 1,800 tokens with twenty log-probabilities each, 128 times: a request of four kilobytes. */
+static void a_reply_too_large_for_memory_is_refused(void **state)
+{
+    char text[1800 * 2 + 1] = {0};
+    (void)state;
+    for (int i = 0; i < 1800; i++) memcpy(text + 2 * i, " a", 2);
+    json_t *r = serving_post(&server, COMPLETIONS, 400,
+                             "{'prompt': '%s', 'echo': true, 'logprobs': 20, 'n': 128,"
+                             " 'max_tokens': 1}",
+                             text);
+    assert_string_equal(text_at(r, "error.code"), "reply_too_large");
+    assert_string_equal(text_at(r, "error.type"), "invalid_request_error");
+    json_decref(r);
+    serving_idle(&server);
+    r = serving_post(
+        &server, COMPLETIONS, 200,
+        "{'prompt': 'a', 'echo': true, 'logprobs': 20, 'n': 128, 'max_tokens': 1}");
+    assert_int_equal(json_array_size(json_at(r, "choices")), 128);
+    json_decref(r);
+}
+
 static void tokens_that_cut_characters_are_named_by_their_bytes(void **state)
 {
     (void)state;
@@ -428,6 +449,7 @@ int main(void)
         cmocka_unit_test(a_chat_tells_log_probabilities_of_its_tokens),
         cmocka_unit_test(an_echo_tells_the_prompt_and_its_log_probabilities),
         cmocka_unit_test(a_prompt_is_judged_without_an_answer),
+        cmocka_unit_test(a_reply_too_large_for_memory_is_refused),
         cmocka_unit_test(tokens_that_cut_characters_are_named_by_their_bytes),
         cmocka_unit_test(a_prompt_that_comes_again_is_found_whole_and_streamed),
         cmocka_unit_test(requests_that_ended_well_are_counted),

@@ -45,6 +45,24 @@ static void tokens_become_the_text_that_they_came_of(void **state)
     json_decref(serving_post(&server, "/detokenize", 400, "{'tokens': [4096]}"));
 }
 
+static void more_tokens_than_a_reply_holds_are_refused(void **state)
+{
+    const size_t n = 3200000; /* each more than 20 bytes, and 64 MiB is the limit */
+    char *text = malloc(n + 1);
+    (void)state;
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++) text[i] = "q!"[i % 2];
+    text[n] = 0;
+    json_t *r =
+        serving_post(&server, "/tokenize", 400, "{'content': '%s', 'with_pieces': true}", text);
+    assert_string_equal(text_at(r, "error.code"), "reply_too_large");
+    json_decref(r);
+    text[1000] = 0;
+    json_decref(serving_post(&server, "/tokenize", 200,
+                             "{'content': '%s', 'with_pieces': true}", text));
+    free(text);
+}
+
 static void messages_are_tokenized_as_the_template_writes_them(void **state)
 {
     (void)state;
@@ -108,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_become_the_text_that_they_came_of),
+        cmocka_unit_test(more_tokens_than_a_reply_holds_are_refused),
         cmocka_unit_test(messages_are_tokenized_as_the_template_writes_them),
         cmocka_unit_test(the_model_is_listed),
         cmocka_unit_test(properties_are_those_that_are_in_force),
