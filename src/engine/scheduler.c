@@ -107,9 +107,11 @@ static uint32_t count_running(const sheaf__engine *engine, sheaf__choice **young
     return n;
 }
 
-/* The waiting ones that can enter, the oldest first. */
+/* The waiting ones that can enter, the oldest first. Nor does a younger one get rows before an older
+ * one that has been taken out of a step: it has at least the turn of that. */
 static void add_entering(sheaf__engine *engine)
 {
+    uint64_t served = 0;
     uint32_t n_running = 0, n;
     SHEAF__FOR_REQUESTS(engine, at) n_running += runs(engine, sheaf__request_of(at));
     SHEAF__FOR_REQUESTS(engine, at)
@@ -124,6 +126,8 @@ static void add_entering(sheaf__engine *engine)
             if (answer == SHEAF__LOOK_NO_ROOM) return;
             if (answer == SHEAF__LOOK_WAITS) continue;
             add_share(engine, choice, n > 0 ? n : 1, true);
+            if (choice->served < served) choice->served = served;
+            served = choice->served;
             n_running += !counted;
             counted = true;
         }

@@ -369,17 +369,22 @@ static void the_youngest_is_preempted_and_gives_the_same(void **state)
 static void room_for_one_serves_all_the_oldest_first(void **state)
 {
     (void)state;
+    static const uint32_t batches[] = {512, 100,
+                                       64}; /* tokens: of all prompts, of two, of one */
     static host h;
-    static asked a[5];
-    host_open(&h, RUNS_LLAMA, room_for(104), (sheaf__engine_options){0});
-    for (uint32_t i = 0; i < 5; i++)
-        host_submit(&h, &a[i], (want){.n = 60, .kind = i + 1, .max_tokens = 40});
-    host_idle(&h);
-    for (uint32_t i = 0; i < 5; i++) {
-        host_expect(&h, &a[i]);
-        assert_int_equal(a[i].place, i + 1);
+    static asked a[6];
+    for (uint32_t b = 0; b < 3; b++) {
+        host_open(&h, RUNS_LLAMA, room_for(104),
+                  (sheaf__engine_options){.batch_tokens = batches[b]});
+        for (uint32_t i = 0; i < 6; i++)
+            host_submit(&h, &a[i], (want){.n = 60, .kind = i + 1, .max_tokens = 40});
+        host_idle(&h);
+        for (uint32_t i = 0; i < 6; i++) {
+            host_expect(&h, &a[i]);
+            assert_int_equal(a[i].place, i + 1);
+        }
+        host_close(&h);
     }
-    host_close(&h);
 }
 
 static void nobody_overtakes_one_that_waits_for_room(void **state)
