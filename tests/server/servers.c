@@ -257,18 +257,12 @@ json_t *serving_post(const serving *s, const char *path, uint32_t status, const 
     return json_of(reply, status);
 }
 
-json_t *serving_stream(const serving *s, const char *path, const char *format, ...)
+json_t *http_events(const http_reply *reply)
 {
-    va_list args;
-    va_start(args, format);
-    char *body = make_body(format, args);
-    va_end(args);
-    http_reply reply = serving_ask(s, "POST", path, body);
-    free(body);
-    if (reply.status != 200) fail_msg("status %u: %s", reply.status, reply.body);
-    assert_non_null(strcasestr(reply.all, "content-type: text/event-stream"));
+    if (reply->status != 200) fail_msg("status %u: %s", reply->status, reply->body);
+    assert_non_null(strcasestr(reply->all, "content-type: text/event-stream"));
     json_t *events = json_array();
-    for (char *at = reply.body, *end; *at != 0; at = end + 2) {
+    for (char *at = reply->body, *end; *at != 0; at = end + 2) {
         end = strstr(at, "\n\n");
         if (end == NULL) fail_msg("an event has no end: %s", at);
         if (at[0] == ':') continue;
@@ -277,6 +271,18 @@ json_t *serving_stream(const serving *s, const char *path, const char *format, .
         bool done = n == 6 && memcmp(at + 6, "[DONE]", 6) == 0;
         json_array_append_new(events, done ? json_string("[DONE]") : parse_json(at + 6, n));
     }
+    return events;
+}
+
+json_t *serving_stream(const serving *s, const char *path, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *body = make_body(format, args);
+    va_end(args);
+    http_reply reply = serving_ask(s, "POST", path, body);
+    free(body);
+    json_t *events = http_events(&reply);
     http_reply_free(&reply);
     return events;
 }

@@ -81,6 +81,9 @@ json_t *serving_post(const serving *s, const char *path, uint32_t status, const 
 json_t *serving_stream(const serving *s, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same of a reply that is there. */
+json_t *http_events(const http_reply *reply);
+
 /* What a body says, with " for '. Free it. */
 char *serving_body(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
