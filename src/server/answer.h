@@ -25,8 +25,8 @@
 #include "engine/reply_text.h"
 #include "server/server.h"
 
-/* Bytes of a reply that is put together before it is sent: with log-probabilities, an echo and many choices
- * a small request may ask for a hundred thousand times its size. */
+/* Bytes of a reply that is put together before it is sent: with log-probabilities, an echo and many
+ * choices a small request may ask for ten thousand times its size. */
 #define SHEAF__MAX_REPLY (64u << 20)
 
 /* Log-probabilities as lists in JSON, without their brackets. Chats have the first alone, of objects that
