@@ -119,7 +119,8 @@ static sheaf_status start(sheaf__http *http, const sheaf__http_options *options,
         return sheaf__error_set(err, st, "no memory for the HTTP server's options");
     if (getrandom(&http->id_seed, sizeof http->id_seed, 0) != sizeof http->id_seed)
         return sheaf__error_set(err, SHEAF_E_IO, "the system has no random numbers");
-    SHEAF__TRY(sheaf__http_listen(&http->options, &http->listen_fd, &http->port, err));
+    SHEAF__TRY(sheaf__http_listen(&http->options, &http->listen_fd, &http->port,
+                                  &http->loopback, err));
     SHEAF__TRY(start_mhd(http, err));
     SHEAF__TRY(open_events(http, err));
     st = sheaf__http_workers_start(http);

@@ -66,7 +66,9 @@ typedef struct sheaf__http_options {
     const char *const
         *api_keys; /* [n_api_keys]; none: no key is asked for. "Authorization: Bearer KEY" */
     uint32_t n_api_keys;
-    const char *const *origins; /* [n_origins] that CORS allows; "*": any */
+    /* [n_origins] that CORS allows; "*": any. Without a key what browsers ask for pages of others is a
+     * 403, and on a loopback address so is what is asked by a name that is not this machine's. */
+    const char *const *origins;
     uint32_t n_origins;
     uint64_t max_body_bytes;   /* 0: 16 MiB; more is a 413. 16 times it, all together: a 503 */
     uint32_t max_head_bytes;   /* request line and headers; 0: 32 KiB; more is a 431 */

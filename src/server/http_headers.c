@@ -64,6 +64,10 @@ static enum MHD_Result read_header(void *ctx, enum MHD_ValueKind kind, const cha
         head->authorization = value;
     else if (strcasecmp(name, "Origin") == 0)
         head->origin = value;
+    else if (strcasecmp(name, "Host") == 0)
+        head->host = value;
+    else if (strcasecmp(name, "Sec-Fetch-Site") == 0)
+        head->fetch_site = value;
     else if (strcasecmp(name, "X-Request-Id") == 0)
         head->request_id = value;
     else if (strcasecmp(name, "Access-Control-Request-Method") == 0)
@@ -112,6 +116,53 @@ const char *sheaf__http_allowed_origin(const sheaf__http *http, const char *orig
         if (strcmp(allowed, "*") == 0 || strcasecmp(allowed, origin) == 0) return allowed;
     }
     return NULL;
+}
+
+/* ---- strangers' pages -------------------------------------------------------------------- */
+
+/* What comes after "https://". */
+static const char *authority_of(const char *origin)
+{
+    const char *at = strstr(origin, "://");
+    return at != NULL ? at + 3 : origin;
+}
+
+/* Bytes of a name or address before its port. */
+static size_t name_size(const char *authority)
+{
+    const char *end = authority[0] == '[' ? strchr(authority, ']') : NULL;
+    return end != NULL ? (size_t)(end + 1 - authority) : strcspn(authority, ":");
+}
+
+static bool same_name(const char *a, const char *b)
+{
+    size_t n = name_size(a);
+    return n == name_size(b) && strncasecmp(a, b, n) == 0;
+}
+
+/* Whether a Host can be this machine's: an address, a name without a domain, or one that was told. */
+static bool is_own_name(const sheaf__http *http, const char *host)
+{
+    static const char suffix[] = ".localhost";
+    const sheaf__http_options *o = &http->options;
+    size_t n = name_size(host), n_suffix = sizeof suffix - 1;
+    if (host[0] == '[' || memchr(host, '.', n) == NULL) return true;
+    if (strspn(host, "0123456789.") >= n) return true;
+    if (n > n_suffix && strncasecmp(host + n - n_suffix, suffix, n_suffix) == 0) return true;
+    bool own = same_name(host, o->host);
+    for (uint32_t i = 0; i < o->n_origins; i++)
+        own |= strcmp(o->origins[i], "*") == 0 || same_name(host, authority_of(o->origins[i]));
+    return own;
+}
+
+const char *sheaf__http_stranger(const sheaf__http *http, const sheaf__http_head *head)
+{
+    const char *host = head->host != NULL ? head->host : "", *origin = head->origin;
+    if (http->options.n_api_keys != 0) return NULL;
+    if (http->loopback && !is_own_name(http, host)) return host;
+    if (origin == NULL || sheaf__http_allowed_origin(http, origin) != NULL) return NULL;
+    if (head->fetch_site != NULL && strcmp(head->fetch_site, "same-origin") == 0) return NULL;
+    return strcasecmp(authority_of(origin), host) == 0 ? NULL : origin;
 }
 
 /* ---- of a reply -------------------------------------------------------------------------- */

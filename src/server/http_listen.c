@@ -28,7 +28,8 @@ static int listen_on(const struct addrinfo *a, int *out)
     return 0;
 }
 
-static uint16_t port_of(int fd)
+/* Where it listens. */
+static void look(int fd, uint16_t *port, bool *loopback)
 {
     union {
         struct sockaddr any;
@@ -36,12 +37,15 @@ static uint16_t port_of(int fd)
         struct sockaddr_in6 v6;
     } name;
     socklen_t n = sizeof name;
-    if (getsockname(fd, &name.any, &n) != 0) return 0;
-    return ntohs(name.any.sa_family == AF_INET6 ? name.v6.sin6_port : name.v4.sin_port);
+    if (getsockname(fd, &name.any, &n) != 0) return;
+    bool six = name.any.sa_family == AF_INET6;
+    *port = ntohs(six ? name.v6.sin6_port : name.v4.sin_port);
+    *loopback = six ? IN6_IS_ADDR_LOOPBACK(&name.v6.sin6_addr)
+                    : ntohl(name.v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
 sheaf_status sheaf__http_listen(const sheaf__http_options *options, int *fd, uint16_t *port,
-                                sheaf_error *err)
+                                bool *loopback, sheaf_error *err)
 {
     const char *host = options->host;
     char service[8];
@@ -63,6 +67,6 @@ sheaf_status sheaf__http_listen(const sheaf__http_options *options, int *fd, uin
     if (error != 0)
         return sheaf__error_set(err, SHEAF_E_IO, "cannot listen on %s port %s: %s", host,
                                 service, strerror(error));
-    *port = port_of(*fd);
+    look(*fd, port, loopback);
     return SHEAF_OK;
 }

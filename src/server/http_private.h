@@ -117,6 +117,7 @@ struct sheaf__http {
     int listen_fd;      /* libmicrohttpd's; -1 once quiet */
     int epoll_fd, event_fd;
     uint16_t port;
+    bool loopback; /* only this machine can connect */
     pthread_t thread;
     pthread_t *workers; /* [n_workers] */
     uint32_t n_workers; /* that run */
@@ -143,7 +144,7 @@ struct sheaf__http {
 
 /* http_listen.c. A bound, listening, non-blocking socket. As sheaf__http_open. */
 sheaf_status sheaf__http_listen(const sheaf__http_options *options, int *fd, uint16_t *port,
-                                sheaf_error *err);
+                                bool *loopback, sheaf_error *err);
 
 /* http_net.c */
 void *sheaf__http_network(void *http);    /* the thread */
@@ -191,6 +192,7 @@ void sheaf__exchange_keep_alive(sheaf__exchange *x, uint64_t now_ns);
 /* http_headers.c: what matters of a request's headers; strings are libmicrohttpd's. */
 typedef struct sheaf__http_head {
     const char *authorization, *origin, *request_id, *asked_method, *asked_headers;
+    const char *host, *fetch_site;
     uint64_t content_length;
     bool has_body;  /* by Content-Length over 0, or Transfer-Encoding */
     bool chunked;   /* of unknown length */
@@ -201,6 +203,11 @@ void sheaf__http_head_read(struct MHD_Connection *mhd, sheaf__http_head *head);
 
 /* Whether a key is good; always, where none is asked for. */
 bool sheaf__http_key_is_good(const sheaf__http *http, const char *authorization);
+
+/* Whom a browser asks for, where that is the page of a stranger: he could not read the reply, but needs
+ * none to fill or empty a cache. By Origin; and where only this machine can connect also by a Host
+ * that is none of this machine's, a stranger's name that leads here. Null: nobody, or keys decide. */
+const char *sheaf__http_stranger(const sheaf__http *http, const sheaf__http_head *head);
 
 /* The value to allow an origin with; null: it is not allowed. */
 const char *sheaf__http_allowed_origin(const sheaf__http *http, const char *origin);

@@ -198,6 +198,15 @@ static void check(sheaf__exchange *x, const sheaf__http_head *head, const char *
         return;
     }
     if ((x->route->flags & SHEAF__ROUTE_OPEN) != 0) return;
+    const char *stranger = sheaf__http_stranger(http, head);
+    if (stranger != NULL) {
+        sheaf__api_error_set(
+            e, 403, NULL, NULL,
+            "Pages of %.128s may not ask: name it by --cors-origin, or ask for "
+            "an --api-key.",
+            stranger);
+        return;
+    }
     if (!sheaf__http_key_is_good(http, head->authorization)) {
         (void)sheaf__http_pair_add(&x->reply.headers, "WWW-Authenticate", "Bearer");
         if (head->authorization == NULL)

@@ -202,6 +202,77 @@ static void a_wrong_method_is_told_the_right_ones(void **state)
     web_reply_free(&r);
 }
 
+/* A page needs no permission to send a plain request, and its own name may lead here. */
+static void pages_of_strangers_may_not_ask(void **state)
+{
+    static const char *const heads[] = {
+        HOST "Origin: http://evil.example\r\n",
+        HOST "Origin: null\r\n",
+        HOST "Origin: http://localhost:81\r\nSec-Fetch-Site: same-site\r\n",
+        HOST "Origin: http://localhost.evil.example\r\n",
+        "Host: evil.example\r\n",
+        "Host: evil.example:8080\r\nOrigin: http://evil.example:8080\r\n",
+        "Host: 127.0.0.1.evil.example\r\nSec-Fetch-Site: same-origin\r\n"};
+    uint32_t handled = server->handled;
+    (void)state;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        char request[256];
+        web_reply r;
+        snprintf(request, sizeof request,
+                 "POST /echo HTTP/1.1\r\n%sContent-Length: 3\r\n\r\none", heads[i]);
+        ask(request, &r);
+        assert_int_equal(r.status, 403);
+        assert_non_null(strstr(r.body, "permission_error"));
+        web_reply_free(&r);
+        snprintf(request, sizeof request, "GET /open HTTP/1.1\r\n%s\r\n", heads[i]);
+        ask(request, &r);
+        assert_int_equal(r.status, 200);
+        web_reply_free(&r);
+        handled++;
+    }
+    assert_int_equal(server->handled, handled);
+}
+
+static void the_server_s_own_page_may_ask_by_any_name_of_it(void **state)
+{
+    static const char *const heads[] = {
+        HOST "Origin: http://localhost\r\n",
+        HOST "Origin: https://proxy.example\r\nSec-Fetch-Site: same-origin\r\n",
+        "Host: 127.0.0.1:8080\r\nOrigin: http://127.0.0.1:8080\r\n",
+        "Host: [::1]:8080\r\nOrigin: http://[::1]:8080\r\n",
+        "Host: box:8080\r\n",
+        "Host: sheaf.localhost:8080\r\n"};
+    (void)state;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        char request[256];
+        web_reply r;
+        snprintf(request, sizeof request, "GET /hello HTTP/1.1\r\n%s\r\n", heads[i]);
+        ask(request, &r);
+        assert_int_equal(r.status, 200);
+        web_reply_free(&r);
+    }
+}
+
+static void a_name_is_good_where_its_origin_is_allowed(void **state)
+{
+    static const char *const origins[] = {"https://chat.example"};
+    static site s;
+    sheaf__http_options o = {.origins = origins, .n_origins = 1};
+    web_reply r;
+    (void)state;
+    site_open(&s, &o);
+    web_ask(s.port, "GET /hello HTTP/1.1\r\nHost: Chat.example:443\r\n\r\n", &r);
+    assert_int_equal(r.status, 200);
+    web_reply_free(&r);
+    web_ask(s.port, "GET /hello HTTP/1.1\r\n" HOST "Origin: https://chat.example\r\n\r\n", &r);
+    assert_int_equal(r.status, 200);
+    web_reply_free(&r);
+    web_ask(s.port, "GET /hello HTTP/1.1\r\nHost: other.example\r\n\r\n", &r);
+    assert_int_equal(r.status, 403);
+    web_reply_free(&r);
+    site_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +285,9 @@ int main(void)
         cmocka_unit_test(a_query_is_decoded),
         cmocka_unit_test(errors_have_openai_s_shape),
         cmocka_unit_test(a_wrong_method_is_told_the_right_ones),
+        cmocka_unit_test(pages_of_strangers_may_not_ask),
+        cmocka_unit_test(the_server_s_own_page_may_ask_by_any_name_of_it),
+        cmocka_unit_test(a_name_is_good_where_its_origin_is_allowed),
     };
     return cmocka_run_group_tests(tests, open_plain, close_all);
 }
