@@ -9,8 +9,8 @@
  *   churn                3 N visits of 2 N sessions of P, some often, N / 4 at once, in a prompt cache
  *                        with room for N / 2 of them
  *
- * `sheaf serve` of the same build is started anew for each scenario and backend, which ask the same
- * prompts; answers are greedy and exactly A long. With --url any server of OpenAI's API is asked; then
+ * `sheaf serve` of the same build is started anew for each scenario and backend and asked the same
+ * prompts, after one request that is not measured; answers are greedy and exactly A long. With --url any server of OpenAI's API is asked; then
  * what only our statistics tell is a dash, prompts are sized by four characters a token, and answers
  * may end before A.
  *
@@ -19,8 +19,9 @@
  * --answer-tokens N, --chat (ask /chat/completions), --seed N, --url http://HOST:PORT[/v1],
  * --api-key KEY.
  *
- * Time to the first token is measured from before the connection is made to the first text; percentiles
- * are of all answers of a scenario. Tokens a second are those of all answers over the scenario's whole
+ * Time to the first token is measured from before the connection is made to the first text, or token:
+ * random models are asked for log-probabilities, since what they tell is often no text. Percentiles are of
+ * all answers of a scenario. Tokens a second are those of all answers over the scenario's whole
  * time. Memory is the most that was seen: resident by the system (mapped weights included), reserved and
  * in use, of K and V, by the server's statistics every 10 ms.
  */
@@ -133,11 +134,23 @@ static void print_row(bench *b, const char *name, const figures *f)
               f->resident / MIB, f->reserved / MIB, f->in_use / MIB);
 }
 
+/* One request that is not measured: what the first one alone pays is none of the scenario's. */
+static void warm_up(const serve_asking *asking, const char *scenario)
+{
+    char text[] = "Good morning.";
+    serve_conversation first = {.turns = {text}, .n_turns = 1};
+    serve_load load = {.conversations = &first, .n_conversations = 1, .n_at_once = 1};
+    if (!serve_load_run(&load, asking, 0)) give_up("%s: no threads", scenario);
+    must_be_answered(&first.answers[0][0], scenario);
+    serve_answer_clear(&first.answers[0][0]);
+}
+
 /* One load on one server. */
 static figures measure(serve_load *load, const serve_asking *asking, uint32_t run,
                        const char *scenario)
 {
     serve_watch watch;
+    warm_up(asking, scenario);
     serve_watch_begin(&watch, asking->target);
     if (!serve_load_run(load, asking, run)) give_up("%s: no threads", scenario);
     serve_watch_end(&watch);
@@ -158,7 +171,7 @@ static void start(bench *b, const options *o, serve_program *p, const char *back
 {
     char threads[16], parallel[16], capacity[32];
     const char *flags[16] = {"-m",    o->model,     "--kv-backend", backend,       "--threads",
-                             threads, "--parallel", parallel,       "--log-level", "warn"};
+                             threads, "--parallel", parallel,       "--log-level", "error"};
     snprintf(threads, sizeof threads, "%u", sheaf_threads_count(b->threads));
     snprintf(parallel, sizeof parallel, "%u", o->n_clients);
     snprintf(capacity, sizeof capacity, "%llu", (unsigned long long)cache_bytes);
@@ -205,7 +218,8 @@ static figures measure_backend(bench *b, const options *o, uint32_t scenario, ui
     const serve_asking asking = {.target = &p.target,
                                  .answer_tokens = o->answer_tokens,
                                  .chat = o->chat,
-                                 .ignore_eos = true};
+                                 .ignore_eos = true,
+                                 .logprobs = strncmp(o->model, "random:", 7) == 0};
     figures f = measure(load, &asking, backend, name);
     f.resident = (double)serve_program_peak(&p);
     stop(&p);

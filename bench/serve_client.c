@@ -248,8 +248,9 @@ bool serve_number(const json_t *root, const char *path, uint64_t *value)
 
 typedef struct stream_reader {
     serve_answer *answer;
-    FILE *text; /* of the answer */
-    char *line; /* [n_line], and room for a zero: what has come of a line */
+    FILE *text;   /* of the answer */
+    FILE *tokens; /* of it */
+    char *line;   /* [n_line], and room for a zero: what has come of a line */
     size_t n_line;
     size_t capacity;
 } stream_reader;
@@ -269,12 +270,12 @@ static void take_event(stream_reader *s, const char *data)
     json_t *event = json_loads(data, JSON_ALLOW_NUL, NULL);
     if (json_object_get(event, "error") != NULL)
         snprintf(a->error, sizeof a->error, "%s", data);
-    const json_t *text = text_of(json_array_get(json_object_get(event, "choices"), 0));
+    const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
+    const json_t *text = text_of(choice), *tokens = json_object_get(choice, "logprobs");
     size_t n = json_is_string(text) ? json_string_length(text) : 0;
-    if (n > 0) {
-        if (a->n_events++ == 0) a->first = now;
-        fwrite(json_string_value(text), 1, n, s->text);
-    }
+    if ((n > 0 || json_is_object(tokens)) && a->n_events++ == 0) a->first = now;
+    if (n > 0) fwrite(json_string_value(text), 1, n, s->text);
+    if (json_is_object(tokens)) json_dumpf(tokens, s->tokens, JSON_SORT_KEYS);
     if (serve_number(event, "usage.prompt_tokens", &a->prompt_tokens) &&
         serve_number(event, "usage.completion_tokens", &a->answer_tokens))
         a->has_usage = true;
@@ -328,21 +329,25 @@ void serve_stream(const serve_target *target, const char *path, const char *body
                   serve_answer *answer)
 {
     char whole[512];
+    size_t n_tokens = 0;
     stream_reader s = {.answer = answer};
     *answer = (serve_answer){.start = bench_seconds()};
     s.text = open_memstream(&answer->text, &answer->n);
-    if (s.text != NULL) {
+    s.tokens = open_memstream(&answer->tokens, &n_tokens);
+    if (s.text != NULL && s.tokens != NULL) {
         snprintf(whole, sizeof whole, "%s%s", target->base, path);
         answer->status = ask(target, whole, body, take_stream, &s);
         take_line(&s); /* an error's reply has no line end */
     }
     answer->last = bench_seconds();
     if (s.text != NULL) fclose(s.text);
+    if (s.tokens != NULL) fclose(s.tokens);
     free(s.line);
 }
 
 void serve_answer_clear(serve_answer *answer)
 {
     free(answer->text);
+    free(answer->tokens);
     *answer = (serve_answer){0};
 }

@@ -32,11 +32,12 @@ typedef struct serve_answer {
     uint32_t status; /* of the reply; 0: there was none */
     bool done;       /* the stream came to its end */
     double start;    /* before the connection was made */
-    double first;    /* the first event with text; 0: there was none */
+    double first;    /* the first event with text or a token; 0: there was none */
     double last;
     char *text; /* [n] and a zero */
     size_t n;
-    uint64_t n_events;                                    /* with text */
+    char *tokens; /* with their log-probabilities as they came, where they were asked for */
+    uint64_t n_events;                                    /* with text or a token */
     uint64_t prompt_tokens, answer_tokens, cached_tokens; /* of usage */
     bool has_usage;
     bool has_cached;

@@ -216,6 +216,7 @@ static bool ask_turn(const crew *w, serve_conversation *c, uint32_t turn)
                              (int)asking->answer_tokens, "temperature", 0, "stream", 1,
                              "stream_options", "include_usage", 1);
     if (asking->ignore_eos) json_object_set_new(body, "ignore_eos", json_true());
+    if (asking->logprobs) json_object_set_new(body, "logprobs", json_integer(0));
     char *text = must_have(json_dumps(body, 0));
     serve_stream(asking->target, asking->chat ? "/chat/completions" : "/completions", text,
                  answer);
@@ -255,7 +256,9 @@ bool serve_load_equal(const serve_load *load, uint32_t *n)
         const serve_conversation *c = &load->conversations[i];
         for (uint32_t turn = 0; turn < c->n_turns; turn++, ++*n) {
             const serve_answer *a = &c->answers[0][turn], *b = &c->answers[1][turn];
-            if (a->n != b->n || memcmp(a->text, b->text, a->n) != 0) equal = false;
+            if (a->n != b->n || memcmp(a->text, b->text, a->n) != 0 ||
+                strcmp(a->tokens, b->tokens) != 0)
+                equal = false;
         }
     }
     return equal;

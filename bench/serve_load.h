@@ -65,6 +65,7 @@ typedef struct serve_asking {
     uint32_t answer_tokens;
     bool chat;       /* /chat/completions, else /completions */
     bool ignore_eos; /* a field that sheaf knows */
+    bool logprobs;   /* of completions: tokens without any text are seen, too */
 } serve_asking;
 
 const char *serve_scenario_name(uint32_t scenario);
@@ -78,7 +79,7 @@ bool serve_load_make(serve_load *load, serve_texts *texts, const serve_plan *pla
 /* Returns when all is answered. Answers that failed say so. False: no memory, no threads. */
 bool serve_load_run(serve_load *load, const serve_asking *asking, uint32_t run);
 
-/* Whether both runs told the same texts, of how many answers. */
+/* Whether both runs told the same texts and tokens, of how many answers. */
 bool serve_load_equal(const serve_load *load, uint32_t *n);
 void serve_load_clear(serve_load *load);
 
