@@ -116,18 +116,28 @@ static void answer(sheaf__engine *engine, sheaf__choice *choice, const float *lo
         sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, st);
 }
 
+static void fork_choice(sheaf__engine *engine, sheaf__choice *first, sheaf__choice *choice)
+{
+    pthread_mutex_lock(&engine->mutex);
+    sheaf_status st = sheaf__choice_take_prompt(choice, &engine->memory);
+    pthread_mutex_unlock(&engine->mutex);
+    if (st != SHEAF_OK) {
+        sheaf__engine_end_choice(engine, choice, SHEAF__FINISH_ERROR, st);
+        return;
+    }
+    st = sheaf__kv_fork(&first->kv, &choice->kv);
+    choice->state = st == SHEAF_OK ? SHEAF__CHOICE_RUNNING : SHEAF__CHOICE_WAITING;
+    choice->published = first->published;
+    choice->served = ++engine->turn;
+}
+
 /* At the end of the prompt: the other choices share its blocks from here on. One that cannot have a
  * sequence now enters later, as after a preemption. */
 static void fork_choices(sheaf__engine *engine, sheaf__choice *first)
 {
     sheaf__request *request = first->request;
-    for (uint32_t i = 1; i < request->n_choices; i++) {
-        sheaf__choice *choice = &request->choices[i];
-        sheaf_status st = sheaf__kv_fork(&first->kv, &choice->kv);
-        choice->state = st == SHEAF_OK ? SHEAF__CHOICE_RUNNING : SHEAF__CHOICE_WAITING;
-        choice->published = first->published;
-        choice->served = ++engine->turn;
-    }
+    for (uint32_t i = 1; i < request->n_choices; i++)
+        fork_choice(engine, first, &request->choices[i]);
 }
 
 static void answer_all(sheaf__engine *engine, sheaf__choice *choice, const float *logits)
@@ -143,7 +153,8 @@ static void answer_all(sheaf__engine *engine, sheaf__choice *choice, const float
     }
     fork_choices(engine, choice);
     for (uint32_t i = 0; i < request->n_choices; i++)
-        answer(engine, &request->choices[i], logits);
+        if (request->choices[i].state != SHEAF__CHOICE_OVER)
+            answer(engine, &request->choices[i], logits);
 }
 
 /* ---- running ----------------------------------------------------------------------------- */

@@ -10,16 +10,13 @@ static uint64_t request_bytes(uint32_t n_choices)
     return sizeof(sheaf__request) + (uint64_t)n_choices * sizeof(sheaf__choice);
 }
 
-static sheaf_status begin_choice(sheaf__choice *choice, const sheaf__ask *ask,
-                                 sheaf__memory *memory)
+static sheaf_status copy_ids(sheaf__choice *choice, const int32_t *ids, sheaf__memory *memory)
 {
-    choice->state = choice->index == 0 ? SHEAF__CHOICE_WAITING : SHEAF__CHOICE_HELD;
-    void *ids = NULL;
-    SHEAF__TRY(sheaf__memory_grow(memory, &ids, &choice->ids_capacity, ask->n_tokens + 1ull,
-                                  sizeof *choice->ids));
-    choice->ids = ids;
-    choice->n_ids = ask->n_tokens;
-    memcpy(ids, ask->tokens, ask->n_tokens * sizeof *ask->tokens);
+    void *grown = NULL;
+    SHEAF__TRY(sheaf__memory_grow(memory, &grown, &choice->ids_capacity, choice->n_ids + 1ull,
+                                  sizeof *ids));
+    choice->ids = grown;
+    memcpy(choice->ids, ids, choice->n_ids * sizeof *ids);
     return SHEAF_OK;
 }
 
@@ -62,12 +59,14 @@ sheaf_status sheaf__request_create(const sheaf__ask *ask, const sheaf_key *space
     sheaf__list_init(&request->link);
     request->space = *space;
     sheaf_status st = copy_ask(request, ask, memory);
-    for (uint32_t i = 0; st == SHEAF_OK && i < n_choices; i++) {
+    for (uint32_t i = 0; i < n_choices; i++) {
         sheaf__choice *choice = &request->choices[i];
         choice->request = request;
         choice->index = i;
-        st = begin_choice(choice, ask, memory);
+        choice->state = i == 0 ? SHEAF__CHOICE_WAITING : SHEAF__CHOICE_HELD;
+        choice->n_ids = ask->n_tokens;
     }
+    if (st == SHEAF_OK) st = copy_ids(request->choices, ask->tokens, memory);
     if (st != SHEAF_OK) {
         sheaf__request_destroy(request, memory);
         return st;
@@ -85,6 +84,11 @@ void sheaf__request_destroy(sheaf__request *request, sheaf__memory *memory)
     }
     sheaf__memory_free(memory, request->bias, request->n_bias, sizeof *request->bias);
     sheaf__memory_free(memory, request, 1, request_bytes(request->n_choices));
+}
+
+sheaf_status sheaf__choice_take_prompt(sheaf__choice *choice, sheaf__memory *memory)
+{
+    return copy_ids(choice, choice->request->choices[0].ids, memory);
 }
 
 sheaf_status sheaf__choice_push(sheaf__choice *choice, int32_t token, sheaf__memory *memory)

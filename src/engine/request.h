@@ -72,7 +72,7 @@ typedef struct sheaf__choice {
     uint32_t index;
     uint32_t state;
     sheaf__kv kv; /* of a running one */
-    int32_t *ids; /* [n_ids] of [ids_capacity]: the prompt, then the answer so far */
+    int32_t *ids; /* [n_ids] of [ids_capacity]: the prompt, then the answer. HELD: null */
     uint32_t n_ids;
     uint32_t published; /* positions of it that were offered to the prefix cache */
     uint64_t ids_capacity;
@@ -117,6 +117,10 @@ sheaf_status sheaf__request_create(const sheaf__ask *ask, const sheaf_key *space
 
 /* None of its choices runs or has a ticket any more. */
 void sheaf__request_destroy(sheaf__request *request, sheaf__memory *memory);
+
+/* Copies the prompt, which only the first choice has while the others are held: many choices of long
+ * prompts may wait in the queue. SHEAF_E_NO_MEMORY: as before. */
+sheaf_status sheaf__choice_take_prompt(sheaf__choice *choice, sheaf__memory *memory);
 
 /* Appends a token to the answer. SHEAF_E_NO_MEMORY. */
 sheaf_status sheaf__choice_push(sheaf__choice *choice, int32_t token, sheaf__memory *memory);
