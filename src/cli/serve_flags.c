@@ -15,6 +15,7 @@
 
 #include "base/available.h"
 #include "base/file.h"
+#include "model/utf8.h"
 
 #define KEPT_BYTES    (256u << 20)
 #define KEPT_SHARE    16
@@ -118,6 +119,31 @@ static sheaf_status check_empty(const char *name, const char *value, sheaf_error
     return sheaf__error_set(err, SHEAF_E_USAGE, "--%s: is empty", name);
 }
 
+/* As browsers say it in Origin, which is compared whole: "https://example.org:8443". */
+static sheaf_status check_origins(const sheaf__flag_list *origins, sheaf_error *err)
+{
+    for (uint32_t i = 0; i < origins->n; i++) {
+        const char *origin = origins->at[i], *host = strstr(origin, "://");
+        bool good = strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0 ||
+                    (host != NULL && host != origin && host[3] != 0 &&
+                     strpbrk(host + 3, "/?# ") == NULL);
+        if (!good)
+            return sheaf__error_set(err, SHEAF_E_USAGE,
+                                    "--cors-origin: '%.200s' is not like https://example.org, "
+                                    "without a path; nor is it *",
+                                    origin);
+    }
+    return SHEAF_OK;
+}
+
+/* JSON, which names the model, is UTF-8. */
+static sheaf_status check_name(const char *name, sheaf_error *err)
+{
+    if (name == NULL || sheaf__utf8_valid_prefix(name, strlen(name)) == strlen(name))
+        return SHEAF_OK;
+    return sheaf__error_set(err, SHEAF_E_USAGE, "--model-name: is not UTF-8");
+}
+
 static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags,
                           sheaf_error *err)
 {
@@ -127,6 +153,8 @@ static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags
     SHEAF__TRY(check_empty("host", v->host, err));
     SHEAF__TRY(check_empty("model-name", v->model_name, err));
     SHEAF__TRY(check_empty("api-key-file", v->api_key_file, err));
+    SHEAF__TRY(check_name(v->model_name, err));
+    SHEAF__TRY(check_origins(&v->origins, err));
     if (v->no_prompt_cache && cache_limit(flags, label) != NULL)
         return sheaf__error_set(err, SHEAF_E_USAGE,
                                 "%s: there is nothing to limit with --no-prompt-cache", label);

@@ -21,7 +21,10 @@ static bool failed(const sheaf__reply *reply)
 static void fail(sheaf__reply *reply, sheaf_status st)
 {
     if (failed(reply)) return;
-    if (st != SHEAF_E_CANCELLED)
+    if (st == SHEAF_FULL)
+        sheaf__api_error_set(&reply->error, 503, "no_room", NULL,
+                             "pins leave no room for this prompt in the KV cache");
+    else if (st != SHEAF_E_CANCELLED)
         sheaf__api_error_set(&reply->error, 500, NULL, NULL, "the answer failed: %s",
                              sheaf_status_text(st));
     else if (atomic_load(&reply->left))

@@ -254,6 +254,9 @@ bad_variable SHEAF_KV_CACHE_BUDGET=4GB "'4GB' is not"
 bad_variable SHEAF_NO_PROMPT_CACHE=yes "'yes' is not 1 or 0"
 bad_variable SHEAF_API_KEY= "nothing where KEY"
 bad_variable SHEAF_CORS_ORIGIN=a,,b "nothing where ORIGIN"
+bad_variable SHEAF_CORS_ORIGIN=https://example.org/ "'https://example.org/' is not like"
+bad_variable SHEAF_CORS_ORIGIN=example.org "'example.org' is not like"
+bad_variable SHEAF_MODEL_NAME=$(printf 'a\377') "is not UTF-8"
 bad_variable SHEAF_LOG_FORMAT=xml "'xml' is not one of text json"
 refused a_limit_from_the_environment_is_refused_too 2 "SHEAF_PROMPT_CACHE_TTL: there is nothing to limit" \
     env SHEAF_PROMPT_CACHE_TTL=5 SHEAF_NO_PROMPT_CACHE=1 "$sheaf" serve -m $demo --log-level none

@@ -221,6 +221,37 @@ static void a_banned_token_never_comes_and_a_wanted_one_always(void **state)
     host_close(&h);
 }
 
+static void *count_alloc(void *ctx, uint64_t size, uint64_t align)
+{
+    *(uint64_t *)ctx += size;
+    return aligned_alloc(align, (size + align - 1) / align * align);
+}
+
+static void count_free(void *ctx, void *ptr, uint64_t size, uint64_t align)
+{
+    (void)ctx, (void)size, (void)align;
+    free(ptr);
+}
+
+/* Else a full queue of them would hold many times what was sent. */
+static void choices_that_wait_share_one_prompt(void **state)
+{
+    static host h;
+    static asked a;
+    uint64_t bytes = 0;
+    const sheaf_allocator allocator = {&bytes, count_alloc, count_free};
+    sheaf__model_options m = SMALL;
+    (void)state;
+    m.allocator = &allocator;
+    host_open(&h, RUNS_LLAMA, m, (sheaf__engine_options){0});
+    uint64_t before = bytes;
+    host_submit(&h, &a, (want){.n = 400, .kind = 1, .max_tokens = 5, .n_choices = 8});
+    assert_true(bytes - before < 4 * 400 * sizeof(int32_t));
+    host_idle(&h);
+    host_expect(&h, &a);
+    host_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +264,7 @@ int main(void)
         cmocka_unit_test(penalties_take_repetition_away),
         cmocka_unit_test(penalties_do_not_count_the_prompt),
         cmocka_unit_test(a_banned_token_never_comes_and_a_wanted_one_always),
+        cmocka_unit_test(choices_that_wait_share_one_prompt),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,6 +56,25 @@ static void a_prompt_beyond_the_context_is_refused_with_both_numbers(void **stat
     serving_close(&small);
 }
 
+static void a_prompt_that_pins_leave_no_room_for_is_told_so(void **state)
+{
+    (void)state;
+    serving small; /* 16 blocks of 32 tokens, in f32 */
+    serving_open(&small, &(serving_options){.model.kv_budget_bytes = 16u << 18});
+    char tokens[2048] = "1";
+    for (uint32_t i = 1; i < 300; i++) strcat(tokens, ",1");
+    json_t *r =
+        serving_post(&small, "/v1/cache/preload", 200, "{'prompt': [%s], 'pin': true}", tokens);
+    assert_int_equal(number_at(r, "pinned_tokens"), 300);
+    json_decref(r);
+    memset(tokens, '2', 1); /* another prompt */
+    r = serving_post(&small, COMPLETIONS, 503, "{'prompt': [%s]}", tokens);
+    must_be_error(r, "no_room", "server_error");
+    json_decref(serving_post(&small, "/v1/cache/reset", 200, "{'unpin': true}"));
+    json_decref(serving_post(&small, COMPLETIONS, 200, "{'prompt': [%s]}", tokens));
+    serving_close(&small);
+}
+
 static void what_a_body_or_a_template_refuses_is_told(void **state)
 {
     (void)state;
@@ -286,6 +305,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused_with_both_numbers),
+        cmocka_unit_test(a_prompt_that_pins_leave_no_room_for_is_told_so),
         cmocka_unit_test(what_a_body_or_a_template_refuses_is_told),
         cmocka_unit_test(a_model_without_a_template_refuses_chats),
         cmocka_unit_test(a_full_queue_refuses_all_prompts_of_a_request),
