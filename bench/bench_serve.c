@@ -11,8 +11,8 @@
  *
  * `sheaf serve` of the same build is started anew for each scenario and backend and asked the same
  * prompts, after one request that is not measured; answers are greedy and exactly A long. With --url any
- * server of OpenAI's API is asked; then what only our statistics tell is a dash, prompts are sized by four
- * characters a token, answers may end before A, and churn's cache is as large as it is.
+ * server of OpenAI's API is asked; then what only our statistics tell is a dash, prompts are sized by
+ * four characters a token, answers may end before A, and churn's cache is as large as it is.
  *
  * Options: --model DIR|random:NAME (default models/sheaf-demo; with --url the model's name there),
  * --backend paged|dense|both, --scenario NAME[,NAME...], --clients N, --prompt-tokens N,
@@ -22,8 +22,8 @@
  * Time to the first token is measured from before the connection is made to the first text, or token:
  * random models are asked for log-probabilities, since what they tell is often no text. Percentiles are
  * of all answers of a scenario. Tokens a second are those of all answers over the scenario's whole time.
- * Memory is the most that was seen: resident by the system (mapped weights included), reserved and in use,
- * of K and V, by the server's statistics every 10 ms.
+ * Memory is the most that was seen: resident by the system (mapped weights included), reserved and in
+ * use, of K and V, by the server's statistics every 10 ms.
  */
 #include "bench.h"
 
