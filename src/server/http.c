@@ -16,6 +16,7 @@ static void set_defaults(sheaf__http_options *o)
 {
     if (o->host == NULL) o->host = "127.0.0.1";
     if (o->max_body_bytes == 0) o->max_body_bytes = 16u << 20;
+    if (o->max_reply_bytes == 0) o->max_reply_bytes = 256u << 20;
     if (o->max_head_bytes == 0) o->max_head_bytes = 32u << 10;
     if (o->max_connections == 0) o->max_connections = 512;
     if (o->timeout_s == 0) o->timeout_s = 30;

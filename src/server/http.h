@@ -70,7 +70,10 @@ typedef struct sheaf__http_options {
      * 403, and on a loopback address so is what is asked by a name that is not this machine's. */
     const char *const *origins;
     uint32_t n_origins;
-    uint64_t max_body_bytes;   /* 0: 16 MiB; more is a 413. 16 times it, all together: a 503 */
+    uint64_t max_body_bytes; /* 0: 16 MiB; more is a 413. 16 times it, all together: a 503 */
+    uint64_t
+        max_reply_bytes; /* of whole replies that wait to be read, all together; 0: 256 MiB. A 503
+                                * for what is beyond it, unless it is the only one, or small */
     uint32_t max_head_bytes;   /* request line and headers; 0: 32 KiB; more is a 431 */
     uint32_t max_connections;  /* 0: 512 */
     uint32_t timeout_s;        /* without progress in reading or sending; 0: 30 */

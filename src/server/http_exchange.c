@@ -66,6 +66,7 @@ void sheaf__exchange_release(sheaf__exchange *x)
     sheaf__http *http = x->http;
     drop_queue(x);
     sheaf__exchange_drop_body(x);
+    atomic_fetch_sub(&http->reply_bytes, x->reply.counted);
     sheaf__text_free(&x->query);
     sheaf__text_free(&x->reply.headers);
     sheaf__text_free(&x->reply.body);
@@ -215,9 +216,31 @@ static void set_whole(sheaf__exchange *x, uint32_t status, const char *type, she
     reply->n = reply->body.n;
 }
 
+/* Whether there is room for a whole reply, which clients may be slow to read; then it is counted. */
+static bool count_reply(sheaf__exchange *x, uint64_t n)
+{
+    sheaf__http *http = x->http;
+    if (n <= SHEAF__HTTP_SMALL) return true;
+    uint64_t before = atomic_fetch_add(&http->reply_bytes, n);
+    if (before != 0 && before + n > http->options.max_reply_bytes) {
+        atomic_fetch_sub(&http->reply_bytes, n);
+        return false;
+    }
+    x->reply.counted = n;
+    return true;
+}
+
 void sheaf__exchange_reply(sheaf__exchange *x, uint32_t status, const char *content_type,
                            sheaf__text *body)
 {
+    if (body != NULL && !count_reply(x, body->capacity)) {
+        sheaf__api_error e;
+        sheaf__text_free(body);
+        sheaf__api_error_set(&e, 503, NULL, NULL,
+                             "The server has no memory for this reply at the moment.");
+        sheaf__exchange_fail(x, &e);
+        return;
+    }
     pthread_mutex_lock(&x->lock);
     set_whole(x, status, content_type, body);
     give_back(x);

@@ -37,6 +37,7 @@
     (4u << 20) /* bytes of a stream: a client with more to read is stuck */
 #define SHEAF__HTTP_LINGER_NS 2000000000u /* reading on after a refusal, so that it is read */
 #define SHEAF__HTTP_FLUSH_NS  250000000u  /* what is being sent when the server closes */
+#define SHEAF__HTTP_SMALL     65536u      /* bytes of a reply that there is always room for */
 #define SHEAF__HTTP_BODIES    16u         /* times max_body_bytes: all bodies together */
 
 /* A socket that libmicrohttpd serves. The network's thread alone. */
@@ -67,6 +68,7 @@ typedef struct sheaf__http_reply {
     sheaf__text body;    /* its own, or: */
     const void *data;    /* [n] */
     uint64_t n;
+    uint64_t counted; /* of it, in the server's reply_bytes */
 } sheaf__http_reply;
 
 struct sheaf__exchange {
@@ -122,7 +124,7 @@ struct sheaf__http {
     pthread_t *workers; /* [n_workers] */
     uint32_t n_workers; /* that run */
     uint64_t id_seed;
-    _Atomic uint64_t queued_bytes, body_bytes;
+    _Atomic uint64_t queued_bytes, body_bytes, reply_bytes;
 
     /* the network's thread alone */
     sheaf__http_conn *conns;

@@ -246,6 +246,59 @@ static void an_address_that_cannot_be_had_is_a_sentence(void **state)
     sheaf__http_close(NULL);
 }
 
+/* Sends 12 MiB to /echo; the reply is as long. */
+static int ask_for_much(char *body, uint64_t n)
+{
+    char head[128];
+    int fd = web_connect(server.port);
+    snprintf(head, sizeof head,
+             "POST /echo HTTP/1.1\r\n" HOST "Connection: close\r\nContent-Length: %llu\r\n\r\n",
+             (unsigned long long)n);
+    web_send(fd, head);
+    assert_true(web_send_bytes(fd, body, n));
+    return fd;
+}
+
+static bool one_waits(void *ctx)
+{
+    sheaf__http_stats stats;
+    (void)ctx;
+    sheaf__http_stats_read(server.http, &stats);
+    return server.handled == 1 && stats.exchanges == 1;
+}
+
+static void whole_replies_that_nobody_reads_are_bounded(void **state)
+{
+    const uint64_t n = 12u << 20; /* more than sockets take */
+    sheaf__http_options o = {.max_reply_bytes = 20u << 20};
+    web_reply r;
+    char *body = calloc(n, 1);
+    (void)state;
+    assert_non_null(body);
+    site_open(&server, &o);
+    int first = ask_for_much(body, n); /* not read */
+    assert_true(web_until(one_waits, NULL));
+    int second = ask_for_much(body, n);
+    assert_true(web_read(second, &r));
+    assert_int_equal(r.status, 503);
+    assert_string_equal(web_header(&r, "Retry-After"), "1");
+    web_reply_free(&r);
+    close(second);
+    web_ask(server.port, "GET /hello HTTP/1.1\r\n" HOST "\r\n", &r);
+    assert_int_equal(r.status, 200);
+    web_reply_free(&r);
+    close(first);
+    assert_true(web_until(site_is_idle, &server));
+    second = ask_for_much(body, n);
+    assert_true(web_read(second, &r));
+    assert_int_equal(r.status, 200);
+    assert_int_equal(r.n, n);
+    web_reply_free(&r);
+    close(second);
+    site_close(&server);
+    free(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +308,7 @@ int main(void)
         cmocka_unit_test(a_quiet_server_takes_no_connection_and_serves_what_it_has),
         cmocka_unit_test(closing_ends_requests_at_every_phase_promptly),
         cmocka_unit_test(closing_again_and_again_amid_requests_leaks_nothing),
+        cmocka_unit_test(whole_replies_that_nobody_reads_are_bounded),
         cmocka_unit_test(an_address_that_cannot_be_had_is_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
