@@ -138,6 +138,19 @@ bool sheaf__encode_prompt(const sheaf__server *server, const sheaf__api_prompt *
     return true;
 }
 
+/* Whether the first token's text is where an echo begins: one that the tokenizer has put before a text
+ * (a BOS) is not. */
+static bool begins_echo(const sheaf__tokenizer *tok, int32_t token, const sheaf__text *echo)
+{
+    sheaf__text bytes = {0};
+    bool begins =
+        !sheaf__tokenizer_is_special(tok, token) ||
+        (sheaf__tokenizer_bytes(tok, token, &bytes) == SHEAF_OK && bytes.n <= echo->n &&
+         bytes.n != 0 && memcmp(bytes.data, echo->data, bytes.n) == 0);
+    sheaf__text_free(&bytes);
+    return begins;
+}
+
 /* What `echo` gives back: the text as it was sent, or that of the tokens. */
 static bool keep_echo(const sheaf__reply *reply, sheaf__reply_prompt *prompt,
                       const sheaf__api_prompt *sent, sheaf__api_error *error)
@@ -148,7 +161,8 @@ static bool keep_echo(const sheaf__reply *reply, sheaf__reply_prompt *prompt,
                           : sheaf__tokenizer_decode(tok, prompt->ids.data, prompt->ids.n, false,
                                                     &prompt->text);
     if (st == SHEAF_OK && reply->logprobs && prompt->ids.n != 0)
-        st = sheaf__told_add(&prompt->told, reply, prompt->ids.data[0], NULL);
+        st = sheaf__told_add(&prompt->told, reply, prompt->ids.data[0], NULL,
+                             begins_echo(tok, prompt->ids.data[0], &prompt->text));
     return st == SHEAF_OK || no_memory(error);
 }
 
@@ -285,6 +299,11 @@ void sheaf__reply_start(sheaf__server *server, sheaf__exchange *x, sheaf__comple
     if (!c->has_seed && !draw_seed(&c->sampler.seed))
         sheaf__api_error_set(&error, 500, NULL, NULL, "the system gives no random numbers");
     sheaf__reply *reply = NULL;
+    uint32_t most = sheaf__engine_settings(server->engine)->max_queue;
+    if (!c->chat && c->n_prompts > most)
+        sheaf__api_error_set(&error, 400, "invalid_value", "prompt",
+                             "%u prompts are more than the %u requests that may wait here",
+                             c->n_prompts, most);
     if (error.status == 0 && (reply = create(server, x, c, endpoint)) == NULL)
         no_memory(&error);
     if (error.status != 0 || !encode_all(reply, c, &error)) {

@@ -135,9 +135,10 @@ json_t *sheaf__token_name(const sheaf__tokenizer *tok, int32_t token);
 /* Fills reply->head. */
 sheaf_status sheaf__reply_make_head(sheaf__reply *reply);
 
-/* Appends a token to the lists. logprobs: null for the first of a prompt. */
+/* Appends a token to the lists. logprobs: null for the first of a prompt. shown: whether its text is part
+ * of the reply's. */
 sheaf_status sheaf__told_add(sheaf__told *told, const sheaf__reply *reply, int32_t token,
-                             const sheaf__logprobs *logprobs);
+                             const sheaf__logprobs *logprobs, bool shown);
 
 /* Appends the lists of `more`. */
 sheaf_status sheaf__told_join(sheaf__told *told, const sheaf__told *more);

@@ -109,7 +109,7 @@ static void hear_prompt(sheaf__reply_prompt *prompt, const sheaf__engine_event *
     sheaf__reply *reply = prompt->reply;
     if (failed(reply)) return;
     uint64_t before = bytes_of(&prompt->text, &prompt->told);
-    sheaf_status st = sheaf__told_add(&prompt->told, reply, e->token, e->logprobs);
+    sheaf_status st = sheaf__told_add(&prompt->told, reply, e->token, e->logprobs, true);
     if (st != SHEAF_OK) fail(reply, st);
     count_held(reply, before, bytes_of(&prompt->text, &prompt->told));
 }
@@ -120,6 +120,7 @@ static int hear_token(sheaf__reply_prompt *prompt, const sheaf__engine_event *e)
     sheaf__reply *reply = prompt->reply;
     sheaf__reply_choice *choice = choice_of(prompt, e->choice);
     uint32_t index = (uint32_t)(choice - reply->choices);
+    const sheaf__tokenizer *tok = reply->server->model->tokenizer;
     bool stopped = false;
     count_token(prompt, choice, e->choice);
     begin(prompt, index);
@@ -128,7 +129,8 @@ static int hear_token(sheaf__reply_prompt *prompt, const sheaf__engine_event *e)
     sheaf_status st =
         sheaf__reply_text_push(&choice->decoder, e->token, &choice->text, &stopped);
     if (st == SHEAF_OK && reply->logprobs)
-        st = sheaf__told_add(&choice->told, reply, e->token, e->logprobs);
+        st = sheaf__told_add(&choice->told, reply, e->token, e->logprobs,
+                             !sheaf__tokenizer_is_special(tok, e->token));
     if (!reply->stream) count_held(reply, before, bytes_of(&choice->text, &choice->told));
     if (st != SHEAF_OK)
         fail(reply, st);

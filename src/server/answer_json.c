@@ -180,7 +180,8 @@ static json_t *tops_value(const sheaf__tokenizer *tok, int32_t token,
 }
 
 static sheaf_status add_to_completion(sheaf__told *told, const sheaf__tokenizer *tok,
-                                      int32_t token, const sheaf__logprobs *logprobs)
+                                      int32_t token, const sheaf__logprobs *logprobs,
+                                      bool shown)
 {
     sheaf__text bytes = {0}, name = {0};
     json_t *value = logprobs != NULL ? json_real((double)logprobs->value) : json_null();
@@ -196,7 +197,7 @@ static sheaf_status add_to_completion(sheaf__told *told, const sheaf__tokenizer 
         else
             json_decref(members[i]);
     }
-    for (uint64_t i = 0; i < bytes.n; i++)
+    for (uint64_t i = 0; shown && i < bytes.n; i++)
         told->n_chars += ((unsigned char)bytes.data[i] & 0xC0) != 0x80;
     sheaf__text_free(&bytes);
     sheaf__text_free(&name);
@@ -204,11 +205,11 @@ static sheaf_status add_to_completion(sheaf__told *told, const sheaf__tokenizer 
 }
 
 sheaf_status sheaf__told_add(sheaf__told *told, const sheaf__reply *reply, int32_t token,
-                             const sheaf__logprobs *logprobs)
+                             const sheaf__logprobs *logprobs, bool shown)
 {
     const sheaf__tokenizer *tok = reply->server->model->tokenizer;
     if (reply->endpoint == SHEAF__ENDPOINT_CHAT) return add_to_chat(told, tok, token, logprobs);
-    return add_to_completion(told, tok, token, logprobs);
+    return add_to_completion(told, tok, token, logprobs, shown);
 }
 
 sheaf_status sheaf__told_join(sheaf__told *told, const sheaf__told *more)

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -312,6 +313,43 @@ static void a_prompt_is_judged_without_an_answer(void **state)
     json_decref(r);
 }
 
+/* Offsets are into the text, which special tokens are no part of. */
+static void a_token_without_text_moves_no_offset(void **state)
+{
+    (void)state;
+    json_t *r = ask_both(COMPLETIONS, "'prompt': 'a<|im_end|>b', 'echo': true, 'logprobs': 0,"
+                                      "'max_tokens': 3, 'temperature': 0, 'ignore_eos': true,"
+                                      "'logit_bias': {'4095': 100}");
+    static const int64_t offsets[] = {0, 1, 11, 12, 12, 12};
+    assert_string_equal(text_at(r, "choices.0.text"), "a<|im_end|>b");
+    for (size_t i = 0; i < sizeof offsets / sizeof offsets[0]; i++) {
+        json_t *list = json_at(r, "choices.0.logprobs.text_offset");
+        assert_int_equal(json_integer_value(json_array_get(list, i)), offsets[i]);
+    }
+    json_decref(r);
+}
+
+static void a_bos_that_is_no_part_of_an_echo_moves_no_offset(void **state)
+{
+    static const char dir[] = "../shared/models/TinyStories-656K";
+    serving stories;
+    (void)state;
+    if (access(dir, R_OK) != 0) {
+        print_message("skipped: there is no %s\n", dir);
+        skip();
+    }
+    serving_open(&stories, &(serving_options){.dir = dir});
+    json_t *r = serving_post(&stories, COMPLETIONS, 200,
+                             "{'prompt': '', 'echo': true, 'logprobs': 0, 'max_tokens': 2,"
+                             " 'temperature': 0}");
+    assert_int_equal(number_at(r, "usage.prompt_tokens"), 1);
+    assert_int_equal(number_at(r, "choices.0.logprobs.text_offset.1"), 0);
+    assert_int_equal(number_at(r, "choices.0.logprobs.text_offset.2"),
+                     strlen(text_at(r, "choices.0.logprobs.tokens.1")));
+    json_decref(r);
+    serving_close(&stories);
+}
+
 /* 1,800 tokens with twenty log-probabilities each, 128 times: a request of four kilobytes. */
 static void a_reply_too_large_for_memory_is_refused(void **state)
 {
@@ -449,6 +487,8 @@ int main(void)
         cmocka_unit_test(a_chat_tells_log_probabilities_of_its_tokens),
         cmocka_unit_test(an_echo_tells_the_prompt_and_its_log_probabilities),
         cmocka_unit_test(a_prompt_is_judged_without_an_answer),
+        cmocka_unit_test(a_token_without_text_moves_no_offset),
+        cmocka_unit_test(a_bos_that_is_no_part_of_an_echo_moves_no_offset),
         cmocka_unit_test(a_reply_too_large_for_memory_is_refused),
         cmocka_unit_test(tokens_that_cut_characters_are_named_by_their_bytes),
         cmocka_unit_test(a_prompt_that_comes_again_is_found_whole_and_streamed),

@@ -56,6 +56,19 @@ static void a_prompt_beyond_the_context_is_refused_with_both_numbers(void **stat
     serving_close(&small);
 }
 
+/* Trying again, as after a 429, would not help. */
+static void more_prompts_than_may_wait_are_refused_for_good(void **state)
+{
+    (void)state;
+    serving small;
+    serving_open(&small, &(serving_options){.server.engine.max_queue = 2});
+    json_t *r = serving_post(&small, COMPLETIONS, 400, "{'prompt': ['a', 'b', 'c']}");
+    assert_string_equal(text_at(r, "error.param"), "prompt");
+    must_be_error(r, "invalid_value", "invalid_request_error");
+    json_decref(serving_post(&small, COMPLETIONS, 200, "{'prompt': ['a', 'b']}"));
+    serving_close(&small);
+}
+
 static void a_prompt_that_pins_leave_no_room_for_is_told_so(void **state)
 {
     (void)state;
@@ -100,7 +113,8 @@ static void a_model_without_a_template_refuses_chats(void **state)
     serving_close(&plain);
 }
 
-/* Of three prompts one runs, one waits, and the third is too many: none is answered. */
+/* One request runs, one waits; of two prompts more one can wait, and the other is too many: neither is
+ * answered. */
 static void a_full_queue_refuses_all_prompts_of_a_request(void **state)
 {
     (void)state;
@@ -110,7 +124,11 @@ static void a_full_queue_refuses_all_prompts_of_a_request(void **state)
     int fd = http_send(narrow.port, "POST", COMPLETIONS, body);
     free(body);
     assert_true(http_await(fd, "data: "));
-    body = serving_body("{'prompt': ['a', 'b', 'c'], " LONG ", 'stream': true}");
+    body = serving_body("{'prompt': 'second', " LONG ", 'stream': true}");
+    int waits = http_send(narrow.port, "POST", COMPLETIONS, body);
+    free(body);
+    assert_true(http_await(waits, "text/event-stream")); /* it was submitted */
+    body = serving_body("{'prompt': ['a', 'b'], " LONG ", 'stream': true}");
     http_reply reply = serving_ask(&narrow, "POST", COMPLETIONS, body);
     assert_int_equal(reply.status, 429);
     assert_non_null(strcasestr(reply.all, "retry-after: "));
@@ -119,6 +137,7 @@ static void a_full_queue_refuses_all_prompts_of_a_request(void **state)
     http_reply_free(&reply);
     free(body);
     close(fd);
+    close(waits);
     serving_idle(&narrow);
     assert_int_equal(serving_stats(&narrow).cancelled, 3);
     json_t *r =
@@ -305,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused_with_both_numbers),
+        cmocka_unit_test(more_prompts_than_may_wait_are_refused_for_good),
         cmocka_unit_test(a_prompt_that_pins_leave_no_room_for_is_told_so),
         cmocka_unit_test(what_a_body_or_a_template_refuses_is_told),
         cmocka_unit_test(a_model_without_a_template_refuses_chats),
