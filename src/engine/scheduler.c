@@ -4,9 +4,9 @@
  *               eighth of the batch
  *     prefill   chunks of prompts, those first that have waited longest for a share: round robin
  *     enter     the oldest that wait, while fewer than `parallel` run and a whole prompt would
- *               find room now (with windows: a chunk of it); nobody overtakes one that does not.
- *               Who needs blocks that another is computing holds a ticket instead, and costs
- *               nothing
+ *               find room beside what is left of the prompts that run (with windows: a chunk of
+ *               each); nobody overtakes one that does not. Who needs blocks that another is
+ *               computing holds a ticket instead, and costs nothing
  *     reserve   all of it or nothing; then something gives way, and again:
  *
  *               1 who would enter, the youngest first    4 alone: its chunk becomes one position
@@ -83,12 +83,10 @@ static void add_running(sheaf__engine *engine, bool decoding)
 
 /* ---- entering ---------------------------------------------------------------------------- */
 
-static bool runs(const sheaf__engine *engine, const sheaf__request *request)
+static bool runs(const sheaf__request *request)
 {
     for (uint32_t i = 0; i < request->n_choices; i++)
         if (request->choices[i].state == SHEAF__CHOICE_RUNNING) return true;
-    for (uint32_t i = 0; i < engine->n_shares; i++)
-        if (engine->shares[i].choice->request == request) return true;
     return false;
 }
 
@@ -113,11 +111,11 @@ static void add_entering(sheaf__engine *engine)
 {
     uint64_t served = 0;
     uint32_t n_running = 0, n;
-    SHEAF__FOR_REQUESTS(engine, at) n_running += runs(engine, sheaf__request_of(at));
+    SHEAF__FOR_REQUESTS(engine, at) n_running += runs(sheaf__request_of(at));
     SHEAF__FOR_REQUESTS(engine, at)
     {
         sheaf__request *request = sheaf__request_of(at);
-        bool counted = runs(engine, request);
+        bool counted = runs(request);
         for (uint32_t i = 0; i < request->n_choices; i++) {
             sheaf__choice *choice = &request->choices[i];
             if (choice->state != SHEAF__CHOICE_WAITING) continue;

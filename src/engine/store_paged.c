@@ -8,8 +8,8 @@ static const sheaf_key nowhere;
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-/* Blocks that n positions need at least, when they are run one by one: of a window what it sees,
- * wherever in a block it begins. */
+/* Whether there are the blocks that n positions need when they are run one by one: of a window those of
+ * what it sees and of the next position, where that begins a block. */
 static bool fits(const sheaf_pool *pool, uint32_t n)
 {
     uint32_t counts[SHEAF_MAX_GROUPS] = {0}, block = sheaf_pool_block_tokens(pool);
@@ -17,7 +17,7 @@ static bool fits(const sheaf_pool *pool, uint32_t n)
         sheaf_group_info info = SHEAF_GROUP_INFO_INIT;
         if (sheaf_pool_group_info(pool, g, &info) != SHEAF_OK) return false;
         uint64_t all = ((uint64_t)n + block - 1) / block;
-        uint64_t seen = ((uint64_t)info.window + block - 1) / block;
+        uint64_t seen = ((uint64_t)info.window + block - 1) / block + 1;
         counts[g] = (uint32_t)(info.window != 0 && seen < all ? seen : all);
     }
     return sheaf_pool_can_acquire(pool, counts) == SHEAF_OK;
@@ -71,17 +71,6 @@ void sheaf__engine_drop_ticket(sheaf__engine *engine, sheaf__choice *choice)
     choice->ticket = 0;
 }
 
-static bool anyone_runs(const sheaf__engine *engine)
-{
-    SHEAF__FOR_REQUESTS(engine, at)
-    {
-        const sheaf__request *request = sheaf__request_of(at);
-        for (uint32_t i = 0; i < request->n_choices; i++)
-            if (request->choices[i].state == SHEAF__CHOICE_RUNNING) return true;
-    }
-    return false;
-}
-
 /* What a waiting choice is matched by. While its prompt is to be told, the rows for that are run, so
  * nothing of them may be found. */
 static sheaf_prompt entry_prompt(const sheaf__choice *choice)
@@ -93,15 +82,31 @@ static sheaf_prompt entry_prompt(const sheaf__choice *choice)
     return prompt;
 }
 
-/* Whether all its tokens would find room now, beside what runs. Where windows let go of blocks while
- * a prompt is run it never holds all, so there its first chunk is asked for. */
-static bool has_room(sheaf__engine *engine, const sheaf_prompt *prompt)
+/* The step of one that would run n positions, entry `i` of the step's arrays. */
+static void set_step(sheaf__engine *engine, uint32_t i, const sheaf__choice *choice, uint32_t n)
 {
-    if (engine->n_shares == 0 && !anyone_runs(engine)) return true;
-    sheaf_step step = SHEAF_STEP_INIT;
-    step.prompt = prompt;
-    step.n = engine->windows ? engine->options.prefill_chunk : prompt->n_tokens;
-    return sheaf_prefix_can_reserve(engine->prefix, &step, 1, NULL) == SHEAF_OK;
+    bool enters = choice->state == SHEAF__CHOICE_WAITING;
+    engine->prompts[i] = enters ? entry_prompt(choice) : sheaf__choice_prompt(choice);
+    engine->steps[i] = (sheaf_step)SHEAF_STEP_INIT;
+    engine->steps[i].n = n;
+    engine->steps[i].prompt = &engine->prompts[i];
+    engine->steps[i].sequence = choice->kv.sequence;
+}
+
+/* Whether all its tokens would find room now, beside all that those before it still have to run: their
+ * shares have not been cut yet. Where windows let go of blocks while a prompt is run it never holds
+ * all, so there a chunk of each is asked for. */
+static bool has_room(sheaf__engine *engine, const sheaf__choice *choice)
+{
+    uint32_t n = engine->n_shares;
+    if (n == 0) return true; /* nobody runs */
+    for (uint32_t i = 0; i < n; i++)
+        set_step(engine, i, engine->shares[i].choice, engine->shares[i].n);
+    set_step(engine, n, choice, choice->n_ids);
+    for (uint32_t i = 0; engine->windows && i <= n; i++)
+        if (engine->steps[i].n > engine->options.prefill_chunk)
+            engine->steps[i].n = engine->options.prefill_chunk;
+    return sheaf_prefix_can_reserve(engine->prefix, engine->steps, n + 1, NULL) == SHEAF_OK;
 }
 
 /* Claims what the choice would compute, beyond `have` positions. True: it has to wait instead. */
@@ -128,8 +133,11 @@ static int look(sheaf__engine *engine, sheaf__choice *choice, uint32_t *n)
     sheaf_status st = sheaf_prefix_peek(engine->prefix, &prompt, &match);
     SHEAF__ASSERT(st == SHEAF_OK); /* the ask was checked */
     (void)st;
-    if (!has_room(engine, &prompt)) return SHEAF__LOOK_NO_ROOM;
     if (must_wait(engine, choice, &prompt, match.shared)) return SHEAF__LOOK_WAITS;
+    if (!has_room(engine, choice)) {
+        sheaf__engine_drop_ticket(engine, choice);
+        return SHEAF__LOOK_NO_ROOM;
+    }
     *n = prompt.n_tokens - match.length;
     return SHEAF__LOOK_ENTERS;
 }
@@ -138,15 +146,8 @@ static int look(sheaf__engine *engine, sheaf__choice *choice, uint32_t *n)
 
 static sheaf_status reserve(sheaf__engine *engine)
 {
-    for (uint32_t i = 0; i < engine->n_shares; i++) {
-        const sheaf__share *share = &engine->shares[i];
-        engine->prompts[i] =
-            share->enters ? entry_prompt(share->choice) : sheaf__choice_prompt(share->choice);
-        engine->steps[i] = (sheaf_step)SHEAF_STEP_INIT;
-        engine->steps[i].n = share->n;
-        engine->steps[i].prompt = &engine->prompts[i];
-        engine->steps[i].sequence = share->choice->kv.sequence;
-    }
+    for (uint32_t i = 0; i < engine->n_shares; i++)
+        set_step(engine, i, engine->shares[i].choice, engine->shares[i].n);
     SHEAF__TRY(sheaf_prefix_reserve(engine->prefix, engine->steps, engine->n_shares, NULL));
     for (uint32_t i = 0; i < engine->n_shares; i++)
         engine->shares[i].choice->kv.sequence = engine->steps[i].sequence;
