@@ -68,7 +68,7 @@ static void add_engine_flags(sheaf__serve_flags *v, sheaf__flags *flags)
                "tokens run in one step at most (default 512)");
     sheaf__flag *budget =
         sheaf__flags_add(flags, SHEAF__FLAG_BYTES, "kv-cache-budget=BYTES", &v->kv_budget,
-                         "memory for K and V, in bytes or (default auto)");
+                         "memory for K and V: bytes, or (default auto)");
     sheaf__flag_range(budget, 1, 0);
     sheaf__flag_choices(budget, words);
     add_bytes(flags, "prompt-cache-capacity-bytes=BYTES", &v->cache_bytes,

@@ -38,6 +38,9 @@ if grep -q '^SHEAF_BUILD_PROGRAM:BOOL=ON' "$build/CMakeCache.txt"; then
     attempt the_installed_program_starts "$prefix/bin/sheaf" --help
     attempt completion_for_bash_is_installed test -s "$prefix/share/bash-completion/completions/sheaf"
     attempt completion_for_zsh_is_installed test -s "$prefix/share/zsh/site-functions/_sheaf"
+    for file in api.md statistics.md format.md sheaf.json; do
+        attempt "installs_$file" test -s "$prefix/share/doc/sheaf/$file"
+    done
     unit=$prefix/lib/systemd/system/sheaf.service
     attempt the_systemd_unit_is_installed test -s "$unit"
     if command -v systemd-analyze >/dev/null; then
