@@ -2,8 +2,8 @@
  * three at a time, clients that leave, preloads with pins, resets, all that looks, and bad requests.
  *
  * Each known answer stays what it was the first time; figures that are looked at in between agree; after
- * it the server is empty and as large as after the first quarter. SHEAF_SOAK_SECONDS (20) is for how long,
- * two minutes in .ci/run; an hour: SHEAF_SOAK_SECONDS=3600 build/release/tests/e2e_soak.
+ * it the server is empty and as large as after the first quarter. SHEAF_SOAK_SECONDS (20) is how long,
+ * two minutes in .ci/run; for an hour: SHEAF_SOAK_SECONDS=3600 build/release/tests/e2e_soak.
  */
 #include "server/known.h"
 #include "server/rest.h"
