@@ -72,6 +72,14 @@ static void mhd_log(void *ctx, const char *format, va_list args)
     if (!http->thread_runs) vsnprintf(http->mhd_said, sizeof http->mhd_said, format, args);
 }
 
+/* Of a path, or of a name or value in a query. What has a zero in it stays as it came: it is not what
+ * stands before the zero. */
+static size_t unescape(void *ctx, struct MHD_Connection *mhd, char *text)
+{
+    (void)ctx, (void)mhd;
+    return strstr(text, "%00") != NULL ? strlen(text) : MHD_http_unescape(text);
+}
+
 static sheaf_status start_mhd(sheaf__http *http, sheaf_error *err)
 {
     const sheaf__http_options *o = &http->options;
@@ -87,7 +95,7 @@ static sheaf_status start_mhd(sheaf__http *http, sheaf_error *err)
         MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)8192, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_NOTIFY_COMPLETED, sheaf__http_completed, http, MHD_OPTION_NOTIFY_CONNECTION,
         sheaf__http_connected, http, MHD_OPTION_URI_LOG_CALLBACK, sheaf__http_request_line,
-        http, MHD_OPTION_END);
+        http, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
     if (http->daemon == NULL)
         return sheaf__error_set(err, SHEAF_E_IO, "libmicrohttpd does not start: %s",
                                 http->mhd_said);

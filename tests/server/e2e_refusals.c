@@ -366,6 +366,8 @@ static void heads_that_say_what_is_not_served(void **state)
         "GET /nothing HTTP/1.1\r\n" HOST "\r\n",
         "GET /../etc/passwd HTTP/1.1\r\n" HOST "\r\n",
         "GET /%ff%fe HTTP/1.1\r\n" HOST "\r\n",
+        "GET /%00 HTTP/1.1\r\n" HOST "\r\n",
+        "GET /health%00/x HTTP/1.1\r\n" HOST "\r\n",
         "GET \xff\xfe HTTP/1.1\r\n" HOST "\r\n",
         "PATCH /health HTTP/1.1\r\n" HOST "\r\n",
         "TRACE / HTTP/1.1\r\n" HOST "\r\n",
