@@ -147,7 +147,7 @@ static sheaf_status check_name(const char *name, sheaf_error *err)
 static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags,
                           sheaf_error *err)
 {
-    char label[SHEAF__FLAG_LABEL];
+    char label[SHEAF__FLAG_LABEL], other[SHEAF__FLAG_LABEL];
     bool dense = v->model.kv_backend == SHEAF__KV_DENSE;
     SHEAF__TRY(sheaf__cli_need_model(v->model.path, err));
     SHEAF__TRY(check_empty("host", v->host, err));
@@ -156,8 +156,8 @@ static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags
     SHEAF__TRY(check_name(v->model_name, err));
     SHEAF__TRY(check_origins(&v->origins, err));
     if (v->no_prompt_cache && cache_limit(flags, label) != NULL)
-        return sheaf__error_set(err, SHEAF_E_USAGE,
-                                "%s: there is nothing to limit with --no-prompt-cache", label);
+        return sheaf__error_set(err, SHEAF_E_USAGE, "%s: there is nothing to limit with %s",
+                                label, sheaf__flag_given(flags, "no-prompt-cache", other));
     if (dense && cache_limit(flags, label) != NULL)
         return sheaf__error_set(err, SHEAF_E_USAGE, "%s: the dense backend has no prompt cache",
                                 label);
@@ -167,9 +167,10 @@ static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags
                                 "%s: the dense backend has no budget; --kv-backend paged has",
                                 label);
     if (v->batch_tokens != 0 && v->batch_tokens < v->model.prefill_chunk)
-        return sheaf__error_set(err, SHEAF_E_USAGE,
-                                "--batch-tokens: %u are less than the %u of --prefill-chunk",
-                                v->batch_tokens, v->model.prefill_chunk);
+        return sheaf__error_set(err, SHEAF_E_USAGE, "%s: %u are less than the %u of %s",
+                                sheaf__flag_given(flags, "batch-tokens", label),
+                                v->batch_tokens, v->model.prefill_chunk,
+                                sheaf__flag_given(flags, "prefill-chunk", other));
     return SHEAF_OK;
 }
 

@@ -258,7 +258,10 @@ bad_variable SHEAF_CORS_ORIGIN=https://example.org/ "'https://example.org/' is n
 bad_variable SHEAF_CORS_ORIGIN=example.org "'example.org' is not like"
 bad_variable SHEAF_MODEL_NAME=$(printf 'a\377') "is not UTF-8"
 bad_variable SHEAF_LOG_FORMAT=xml "'xml' is not one of text json"
-refused a_limit_from_the_environment_is_refused_too 2 "SHEAF_PROMPT_CACHE_TTL: there is nothing to limit" \
+refused a_chunk_from_the_environment_is_named 2 "SHEAF_BATCH_TOKENS: 7 .* the 9 of SHEAF_PREFILL_CHUNK" \
+    env SHEAF_BATCH_TOKENS=7 SHEAF_PREFILL_CHUNK=9 "$sheaf" serve -m $demo --log-level none
+refused a_limit_from_the_environment_is_refused_too 2 \
+    "SHEAF_PROMPT_CACHE_TTL: there is nothing to limit with SHEAF_NO_PROMPT_CACHE" \
     env SHEAF_PROMPT_CACHE_TTL=5 SHEAF_NO_PROMPT_CACHE=1 "$sheaf" serve -m $demo --log-level none
 code=0
 "$sheaf" serve -m $demo --port 0 --log-level none >/dev/full 2>"$work/refused.err" || code=$?
