@@ -11,14 +11,9 @@
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
-/* the program is slow there */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#    define N_ASKS 6
-#else
-#    define N_ASKS 20
-#endif
-#define N_LEAVERS (N_ASKS / 2)
-#define N_BOOKS   3
+#define N_ASKS      20
+#define N_LEAVERS   (N_ASKS / 2)
+#define N_BOOKS     3
 
 typedef struct ask {
     const char *path;
@@ -71,7 +66,7 @@ static void set_prompt(json_t *body, bool chat)
     char text[4096];
     if (chat) {
         set(body, "messages",
-            json_pack("[{s:s, s:s%}, {s:s, s:s}]", "role", "system", "content", book, n, "role",
+            json_pack("[{s:s, s:s#}, {s:s, s:s}]", "role", "system", "content", book, n, "role",
                       "user", "content", end));
         return;
     }
