@@ -120,8 +120,11 @@ static sheaf_status check_empty(const char *name, const char *value, sheaf_error
 }
 
 /* As browsers say it in Origin, which is compared whole: "https://example.org:8443". */
-static sheaf_status check_origins(const sheaf__flag_list *origins, sheaf_error *err)
+static sheaf_status check_origins(const sheaf__flag_list *origins, const sheaf__flags *flags,
+                                  sheaf_error *err)
 {
+    char label[SHEAF__FLAG_LABEL] = "";
+    (void)sheaf__flag_given(flags, "cors-origin", label);
     for (uint32_t i = 0; i < origins->n; i++) {
         const char *origin = origins->at[i], *host = strstr(origin, "://");
         bool good = strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0 ||
@@ -129,9 +132,9 @@ static sheaf_status check_origins(const sheaf__flag_list *origins, sheaf_error *
                      strpbrk(host + 3, "/?# ") == NULL);
         if (!good)
             return sheaf__error_set(err, SHEAF_E_USAGE,
-                                    "--cors-origin: '%.200s' is not like https://example.org, "
-                                    "without a path; nor is it *",
-                                    origin);
+                                    "%s: '%.160s' is not like https://example.org, without a "
+                                    "path; nor is it *",
+                                    label, origin);
     }
     return SHEAF_OK;
 }
@@ -154,7 +157,7 @@ static sheaf_status check(const sheaf__serve_flags *v, const sheaf__flags *flags
     SHEAF__TRY(check_empty("model-name", v->model_name, err));
     SHEAF__TRY(check_empty("api-key-file", v->api_key_file, err));
     SHEAF__TRY(check_name(v->model_name, err));
-    SHEAF__TRY(check_origins(&v->origins, err));
+    SHEAF__TRY(check_origins(&v->origins, flags, err));
     if (v->no_prompt_cache && cache_limit(flags, label) != NULL)
         return sheaf__error_set(err, SHEAF_E_USAGE, "%s: there is nothing to limit with %s",
                                 label, sheaf__flag_given(flags, "no-prompt-cache", other));

@@ -246,6 +246,7 @@ bad the_dense_backend_has_no_cache "--prompt-cache-max-entries: the dense" \
     --kv-backend dense --prompt-cache-max-entries 5
 bad a_batch_below_a_chunk_is_refused "--batch-tokens: 64 are less than the 128" \
     --batch-tokens 64 --prefill-chunk 128
+bad a_name_that_json_cannot_hold_is_refused "--model-name: is not UTF-8" --model-name $'a\377'
 bad an_unknown_template_is_refused ".*klingon" --chat-template klingon
 bad an_unknown_level_is_refused "--log-level: 'loud' is not one of debug info" --log-level loud
 bad_variable SHEAF_PORT=http "'http' is not a whole number"
@@ -256,7 +257,6 @@ bad_variable SHEAF_API_KEY= "nothing where KEY"
 bad_variable SHEAF_CORS_ORIGIN=a,,b "nothing where ORIGIN"
 bad_variable SHEAF_CORS_ORIGIN=https://example.org/ "'https://example.org/' is not like"
 bad_variable SHEAF_CORS_ORIGIN=example.org "'example.org' is not like"
-bad_variable SHEAF_MODEL_NAME=$(printf 'a\377') "is not UTF-8"
 bad_variable SHEAF_LOG_FORMAT=xml "'xml' is not one of text json"
 refused a_chunk_from_the_environment_is_named 2 "SHEAF_BATCH_TOKENS: 7 .* the 9 of SHEAF_PREFILL_CHUNK" \
     env SHEAF_BATCH_TOKENS=7 SHEAF_PREFILL_CHUNK=9 "$sheaf" serve -m $demo --log-level none
