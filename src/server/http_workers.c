@@ -67,8 +67,12 @@ void sheaf__http_run_later(sheaf__exchange *x)
     sheaf__http *http = x->http;
     x->next_job = NULL;
     pthread_mutex_lock(&http->lock);
-    *http->jobs_end = x;
-    http->jobs_end = &x->next_job;
-    pthread_cond_broadcast(&http->changed);
+    bool closing = http->closing; /* the workers end, or have ended: nobody would take it */
+    if (!closing) {
+        *http->jobs_end = x;
+        http->jobs_end = &x->next_job;
+        pthread_cond_broadcast(&http->changed);
+    }
     pthread_mutex_unlock(&http->lock);
+    if (closing) handle(x, true);
 }
