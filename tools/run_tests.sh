@@ -116,11 +116,11 @@ run_program() { # name seconds command...
     if [ "$failed" != 0 ]; then
         echo "     ---- $out"
         # what passed is no news
-        grep -vE '^ok [0-9]+' "$out" | tail -n 60 | sed 's/^/     /' || true
+        grep -avE '^ok [0-9]+' "$out" | tail -n 60 | sed 's/^/     /' || true
         echo "     ---- $err"
         tail -n 60 "$err" | sed 's/^/     /'
     elif [ "$skipped" != 0 ]; then
-        grep -E '^(not )?ok [0-9]+.*# *(SKIP|skip)' "$out" | sed 's/^[^#]*#/     #/'
+        grep -aE '^(not )?ok [0-9]+.*# *(SKIP|skip)' "$out" | sed 's/^[^#]*#/     #/'
         tail -n 12 "$err" | sed 's/^/       /'
     fi
 }

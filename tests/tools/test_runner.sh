@@ -16,6 +16,7 @@ program() { # name: its body from standard input
 }
 program good <<<'echo 1..2; echo "ok 1 - a"; echo "ok 2 - b"'
 program bad <<<'echo 1..2; echo "ok 1 - a"; echo "not ok 2 - b"; echo "# why it failed"; exit 1'
+program raw <<<'echo 1..2; printf "ok 1 - a\377\n"; echo "not ok 2 - b"; printf "# because \377\n"; exit 1'
 program skips_115 <<<'echo 1..2; echo "ok 1 - a"; echo "data/x is absent" >&2; echo "not ok 2 # SKIP b"'
 program skips_117 <<<'echo 1..2; echo "ok 1 - a"; echo "data/y is absent" >&2; echo "ok 2 # SKIP b"'
 program short <<<'echo 1..3; echo "ok 1 - a"; echo "ok 2 - b"'
@@ -32,7 +33,7 @@ program chatty <<<'echo 1..1; echo "okay 7"; echo "this is not ok 3"; echo "ok t
 program reader <<<'read -r line && exit 9; echo 1..1; echo "ok 1 - a"'
 script=$work/script.sh # not executable: a script is given to bash
 echo 'echo 1..1; echo "ok 1 - a"' >"$script"
-for name in good bad skips_115 skips_117 short long planless crash late exits empty none setup \
+for name in good bad raw skips_115 skips_117 short long planless crash late exits empty none setup \
     two_groups chatty reader absent; do
     case $name in two_groups) speed=slow ;; *) speed=fast ;; esac
     echo "$name 2 $speed"
@@ -65,6 +66,8 @@ rm "$work/tests.emulator"
 expect passes_are_counted "2 passed, 0 failed, 0 skipped" 0 good
 expect a_failed_case_is_one_failure "1 passed, 1 failed, 0 skipped" 1 bad
 shows a_failure_shows_its_output "# why it failed"
+expect bytes_that_are_no_text_are_counted_around "1 passed, 1 failed, 0 skipped" 1 raw
+shows a_failure_shows_bytes_that_are_no_text $'# because \377'
 expect a_skip_of_cmocka_1_1_5_is_a_skip "1 passed, 0 failed, 1 skipped" 0 skips_115
 shows a_skip_of_cmocka_1_1_5_shows_its_reason "data/x is absent"
 expect a_skip_of_cmocka_1_1_7_is_a_skip "1 passed, 0 failed, 1 skipped" 0 skips_117
