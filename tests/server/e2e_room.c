@@ -144,7 +144,8 @@ static void reset(const program *p, bool paged)
     if (paged) json_decref(serving_post(&p->net, "/v1/cache/reset", 200, "{}"));
 }
 
-/* n prompts of 3,900 to 4,075 tokens at once. The prompt of 512 tokens before them is a step of all the
+/* Nothing where the system does not let the peak of memory begin anew.
+ * n prompts of 3,900 to 4,075 tokens at once. The prompt of 512 tokens before them is a step of all the
  * rows that a step may have; of what it takes, its own K and V are not the step's. */
 static extent measure(const program *p, uint32_t n, uint64_t seed, bool paged)
 {
@@ -155,12 +156,12 @@ static extent measure(const program *p, uint32_t n, uint64_t seed, bool paged)
     ask_one(p, make_ids(&seed, 1, VOCAB), 1);
     reset(p, paged);
     uint64_t idle = program_memory(p, "VmRSS:");
-    program_forget_peak(p);
+    if (!program_forget_peak(p)) return e;
     ask_one(p, make_ids(&seed, SHORT, VOCAB), 1);
     e.step = program_memory(p, "VmHWM:") - idle;
     e.step = e.step > SHORT * position ? e.step - SHORT * position : 0;
     reset(p, paged);
-    program_forget_peak(p);
+    (void)program_forget_peak(p);
     for (uint32_t i = 0; i < n; i++) {
         clients[i] = long_client(make_ids(&seed, 3900 + 25 * i, VOCAB), ANSWER);
         e.kv += (3900 + 25 * i + ANSWER - 1) * position;
@@ -188,6 +189,10 @@ static void distinct_prompts_take_their_own_bytes_and_no_more(void **state)
     program p;
     program_start(&p, (const char *[]){"-m", SERVERS_DEMO, NULL});
     extent paged = measure(&p, N, seed, true);
+    if (paged.peak == 0) {
+        program_stop(&p);
+        TESTING_SKIP("/proc/PID/clear_refs cannot be written here");
+    }
     uint64_t live = (uint64_t)program_figure(&p, "paged_bytes_in_use");
     uint64_t slab = (uint64_t)program_figure(&p, "paged_bytes_reserved") /
                     (uint64_t)program_figure(&p, "slabs");

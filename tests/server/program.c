@@ -140,12 +140,12 @@ uint64_t program_memory(const program *p, const char *line)
     return kib << 10;
 }
 
-void program_forget_peak(const program *p)
+bool program_forget_peak(const program *p)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/clear_refs", (int)p->pid);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "5", 1), 1);
-    close(fd);
+    bool done = fd >= 0 && write(fd, "5", 1) == 1;
+    if (fd >= 0) close(fd);
+    return done;
 }

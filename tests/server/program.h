@@ -36,8 +36,8 @@ void program_idle(const program *p);
 /* Bytes of a line of /proc/PID/status, like "VmRSS:". */
 uint64_t program_memory(const program *p, const char *line);
 
-/* Lets the most that was ever resident (VmHWM) begin anew. */
-void program_forget_peak(const program *p);
+/* Lets the most that was ever resident (VmHWM) begin anew. False: this system does not. */
+bool program_forget_peak(const program *p);
 
 /* Its log so far, zero-terminated. Free it. */
 char *program_log(const program *p);
