@@ -65,6 +65,27 @@ static void a_prompt_is_put_into_the_cache_with_its_tail(void **state)
     put_and_ask(RUNS_GEMMA, (sheaf__engine_options){.prefill_chunk = 12});
 }
 
+/* Its last token is told and never run: it counts for nothing. */
+static void an_answer_that_just_fits_is_kept(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a, b;
+    sheaf_prefix_options p = SHEAF_PREFIX_OPTIONS_INIT;
+    p.capacity_bytes = 5 * host_budget(RUNS_LLAMA, SMALL, BLOCK);
+    host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){.prefix = &p});
+    host_submit(&h, &a, (want){.n = 5 * BLOCK - 2, .kind = 1, .max_tokens = 3});
+    host_idle(&h);
+    host_expect(&h, &a);
+    host_ask(&h, &b, (want){.n = 5 * BLOCK, .kind = 1, .max_tokens = 1});
+    memcpy(b.prompt + 5 * BLOCK - 2, a.tokens[0], 2 * sizeof *b.prompt);
+    host_send(&h, &b);
+    host_idle(&h);
+    host_expect(&h, &b);
+    assert_int_equal(b.cached, 5 * BLOCK - 1);
+    host_close(&h);
+}
+
 /* ---- pinned ------------------------------------------------------------------------------ */
 
 static void what_is_pinned_stays(void **state)
@@ -298,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_put_into_the_cache_with_its_tail),
+        cmocka_unit_test(an_answer_that_just_fits_is_kept),
         cmocka_unit_test(what_is_pinned_stays),
         cmocka_unit_test(pins_that_leave_no_room_are_told),
         cmocka_unit_test(a_pin_beyond_the_capacity_is_refused),
