@@ -72,11 +72,14 @@ static void an_answer_that_just_fits_is_kept(void **state)
     static host h;
     static asked a, b;
     sheaf_prefix_options p = SHEAF_PREFIX_OPTIONS_INIT;
+    sheaf_prefix_stats stats = SHEAF_PREFIX_STATS_INIT;
     p.capacity_bytes = 5 * host_budget(RUNS_LLAMA, SMALL, BLOCK);
     host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){.prefix = &p});
     host_submit(&h, &a, (want){.n = 5 * BLOCK - 2, .kind = 1, .max_tokens = 3});
     host_idle(&h);
     host_expect(&h, &a);
+    assert_int_equal(sheaf_prefix_stats_read(h.engine->prefix, &stats), SHEAF_OK);
+    for (uint32_t i = 0; i < SHEAF_REFUSED_KINDS; i++) assert_int_equal(stats.refusals[i], 0);
     host_ask(&h, &b, (want){.n = 5 * BLOCK, .kind = 1, .max_tokens = 1});
     memcpy(b.prompt + 5 * BLOCK - 2, a.tokens[0], 2 * sizeof *b.prompt);
     host_send(&h, &b);
