@@ -25,10 +25,6 @@
 #include "engine/reply_text.h"
 #include "server/server.h"
 
-/* Bytes of a reply that is put together before it is sent: with log-probabilities, an echo and many
- * choices a small request may ask for ten thousand times its size. */
-#define SHEAF__MAX_REPLY (64u << 20)
-
 /* Log-probabilities as lists in JSON, without their brackets. Chats have the first alone, of objects that
  * say all. */
 enum {

@@ -46,12 +46,13 @@ static uint64_t bytes_of(const sheaf__text *text, const sheaf__told *told)
 /* Counts what has been kept since there were `before` bytes: too much is the reply's error. */
 static void count_held(sheaf__reply *reply, uint64_t before, uint64_t now)
 {
+    uint64_t most = reply->server->options.max_reply_bytes;
     reply->held_bytes += now - before;
-    if (failed(reply) || reply->held_bytes <= SHEAF__MAX_REPLY) return;
+    if (failed(reply) || reply->held_bytes <= most) return;
     sheaf__api_error_set(&reply->error, 400, "reply_too_large", NULL,
-                         "the reply has more than %u bytes: ask for fewer choices, tokens or "
+                         "the reply has more than %llu bytes: ask for fewer choices, tokens or "
                          "log-probabilities, or for a stream",
-                         SHEAF__MAX_REPLY);
+                         (unsigned long long)most);
     sheaf__reply_cancel(reply);
 }
 

@@ -17,7 +17,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-#define LOOK_MS 10 /* between two looks at what nobody tells of */
+#define MAX_REPLY_BYTES (64u << 20)
+#define LOOK_MS         10 /* between two looks at what nobody tells of */
 
 /* Of the server alone; the page has a table of its own. */
 static const sheaf__http_route api_routes[] = {
@@ -127,6 +128,7 @@ static sheaf_status copy_options(sheaf__server *server, const sheaf__server_opti
         server->prefix = *o->engine.prefix;
         o->engine.prefix = &server->prefix;
     }
+    if (o->max_reply_bytes == 0) o->max_reply_bytes = MAX_REPLY_BYTES;
     server->log = o->log;
     return SHEAF_OK;
 }

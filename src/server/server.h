@@ -35,6 +35,9 @@ typedef struct sheaf__server_options {
     sheaf__identity identity;     /* of the model */
     uint32_t chat_family;         /* SHEAF__CHAT_...; NONE: chats are refused */
     sheaf__log *log;              /* null: none. Must outlive the server */
+    /* of one that is put together before it is sent: with log-probabilities, an echo and many choices a
+     * small request may ask for ten thousand times its size; 0: 64 MiB. More is a 400 */
+    uint64_t max_reply_bytes;
 } sheaf__server_options;
 
 enum {

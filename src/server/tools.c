@@ -15,13 +15,13 @@ static bool no_memory(sheaf__api_error *error)
 /* A tree of values would take a hundred times the bytes of its text. SHEAF_REFUSED: too many for one
  * reply. */
 static sheaf_status put_tokens(const sheaf__tokenizer *tok, const sheaf__ids *ids,
-                               bool with_pieces, sheaf__text *out)
+                               bool with_pieces, uint64_t most, sheaf__text *out)
 {
     char part[48];
     int n = snprintf(part, sizeof part, "{\"tokens\":[");
     for (uint32_t i = 0; i < ids->n; i++) {
         SHEAF__TRY(sheaf__text_append(out, part, (uint64_t)n));
-        if (out->n > SHEAF__MAX_REPLY) return SHEAF_REFUSED;
+        if (out->n > most) return SHEAF_REFUSED;
         n = snprintf(part, sizeof part, with_pieces ? "{\"id\":%d,\"piece\":" : "%d",
                      ids->data[i]);
         SHEAF__TRY(sheaf__text_append(out, part, (uint64_t)n));
@@ -51,12 +51,14 @@ void sheaf__serve_tokenize(void *ctx, sheaf__exchange *x)
                    ? sheaf__encode_messages(server, r.messages, r.n_messages, &ids, &error)
                    : sheaf__encode_prompt(server, &r.prompt, flags, &ids, &error);
     if (good) {
-        sheaf_status st = put_tokens(server->model->tokenizer, &ids, r.with_pieces, &text);
+        uint64_t most = server->options.max_reply_bytes;
+        sheaf_status st =
+            put_tokens(server->model->tokenizer, &ids, r.with_pieces, most, &text);
         if (st == SHEAF_REFUSED)
             good = sheaf__api_error_set(&error, 400, "reply_too_large", NULL,
-                                        "the tokens are more than a reply of %u bytes has room "
-                                        "for: send the text in parts",
-                                        SHEAF__MAX_REPLY);
+                                        "the tokens are more than a reply of %llu bytes has "
+                                        "room for: send the text in parts",
+                                        (unsigned long long)most);
         else if (st != SHEAF_OK)
             good = no_memory(&error);
     }
