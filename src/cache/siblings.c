@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/status.h"
+
 #define STRIDE 64 /* tokens compared at once: four cache lines of each side */
 
 uint32_t sheaf__tokens_common(const int32_t *a, const int32_t *b, uint32_t n)
@@ -22,25 +24,26 @@ uint32_t sheaf__tokens_common(const int32_t *a, const int32_t *b, uint32_t n)
     return i;
 }
 
-/* Whether a comes before b. */
-static bool before(const sheaf__sibling *a, const sheaf__sibling *b)
+/* How many of the first n tokens of a member are the same as tokens. */
+static uint32_t common_with(const sheaf__sibling *m, const int32_t *tokens, uint32_t n)
 {
-    uint32_t n = a->n < b->n ? a->n : b->n;
-    uint32_t common = sheaf__tokens_common(a->tokens, b->tokens, n);
-    return common < n ? a->tokens[common] < b->tokens[common] : a->n < b->n;
+    if (n == 0 || m->first != tokens[0]) return 0;
+    return 1 + sheaf__tokens_common(m->tokens + 1, tokens + 1, n - 1);
+}
+
+/* Whether tokens[0, n), of which `common` are the same as the member's, come before it. */
+static bool comes_before(const int32_t *tokens, uint32_t common, const sheaf__sibling *m)
+{
+    return tokens[common] < (common == 0 ? m->first : m->tokens[common]);
 }
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
+/* A member keeps the heights of its two sides, so that going up looks at nobody beside the way. */
 static uint32_t height_of(const sheaf__sibling *m)
 {
-    return m != NULL ? m->height : 0;
-}
-
-static void measure(sheaf__sibling *m)
-{
-    uint32_t left = height_of(m->left), right = height_of(m->right);
-    m->height = 1 + (left > right ? left : right);
+    if (m == NULL) return 0;
+    return 1 + (m->left_height > m->right_height ? m->left_height : m->right_height);
 }
 
 /* The link that leads to a member. */
@@ -61,37 +64,47 @@ static sheaf__sibling **link_to(sheaf__siblings *siblings, const sheaf__sibling 
  */
 static void lift(sheaf__siblings *siblings, sheaf__sibling *m)
 {
-    sheaf__sibling *up = m->up;
+    sheaf__sibling *up = m->up, *inner;
     *link_to(siblings, up) = m;
     m->up = up->up;
-    sheaf__sibling **inner = up->left == m ? &m->right : &m->left;
-    if (up->left == m)
-        up->left = *inner;
-    else
-        up->right = *inner;
-    if (*inner != NULL) (*inner)->up = up;
-    *inner = up;
+    if (up->left == m) {
+        inner = up->left = m->right;
+        up->left_height = m->right_height;
+        m->right = up;
+        m->right_height = height_of(up);
+    } else {
+        inner = up->right = m->left;
+        up->right_height = m->left_height;
+        m->left = up;
+        m->left_height = height_of(up);
+    }
+    if (inner != NULL) inner->up = up;
     up->up = m;
-    measure(up);
-    measure(m);
 }
 
-/* Measures a member and all above it, and lifts where one side is two higher than the other. */
+/* A side of `at` has changed: from it upwards, lifts where one side is two higher than the other, as far
+ * as heights change. A step or two, amortised. */
 static void balance(sheaf__siblings *siblings, sheaf__sibling *at)
 {
-    for (; at != NULL; at = at->up) {
-        uint32_t left = height_of(at->left), right = height_of(at->right);
-        bool lefter = left > right + 1;
-        if (lefter || right > left + 1) {
+    while (at != NULL) {
+        bool lefter = at->left_height > at->right_height + 1;
+        if (lefter || at->right_height > at->left_height + 1) {
             at = lefter ? at->left : at->right;
             sheaf__sibling *inner = lefter ? at->right : at->left;
-            if (height_of(inner) > height_of(lefter ? at->left : at->right)) {
+            if (lefter ? at->right_height > at->left_height
+                       : at->left_height > at->right_height) {
                 lift(siblings, inner);
                 at = inner;
             }
             lift(siblings, at);
         }
-        measure(at);
+        sheaf__sibling *up = at->up;
+        if (up == NULL) return;
+        uint32_t *kept = up->left == at ? &up->left_height : &up->right_height;
+        uint32_t height = height_of(at);
+        if (*kept == height) return;
+        *kept = height;
+        at = up;
     }
 }
 
@@ -102,11 +115,16 @@ void sheaf__siblings_insert(sheaf__siblings *siblings, sheaf__sibling *sibling)
     sheaf__sibling *up = NULL, **link = &siblings->root;
     while (*link != NULL) {
         up = *link;
-        link = before(sibling, up) ? &up->left : &up->right;
+        uint32_t both = up->n < sibling->n ? up->n : sibling->n;
+        uint32_t common = common_with(up, sibling->tokens, both);
+        SHEAF__ASSERT(common < both);
+        link = comes_before(sibling->tokens, common, up) ? &up->left : &up->right;
     }
     *link = sibling;
     sibling->up = up;
     sibling->left = sibling->right = NULL;
+    sibling->left_height = sibling->right_height = 0;
+    sibling->first = sibling->tokens[0];
     siblings->count++;
     balance(siblings, sibling);
 }
@@ -114,9 +132,14 @@ void sheaf__siblings_insert(sheaf__siblings *siblings, sheaf__sibling *sibling)
 /* Puts what is below a member, on one side at most, in its place. */
 static void close_gap(sheaf__siblings *siblings, sheaf__sibling *m)
 {
-    sheaf__sibling *below = m->left != NULL ? m->left : m->right;
-    *link_to(siblings, m) = below;
-    if (below != NULL) below->up = m->up;
+    sheaf__sibling *up = m->up, *below = m->left != NULL ? m->left : m->right;
+    if (up == NULL)
+        siblings->root = below;
+    else if (up->left == m)
+        up->left = below, up->left_height--;
+    else
+        up->right = below, up->right_height--;
+    if (below != NULL) below->up = up;
 }
 
 void sheaf__siblings_remove(sheaf__siblings *siblings, sheaf__sibling *sibling)
@@ -142,7 +165,9 @@ void sheaf__siblings_replace(sheaf__siblings *siblings, sheaf__sibling *sibling,
     by->up = sibling->up;
     by->left = sibling->left;
     by->right = sibling->right;
-    by->height = sibling->height;
+    by->left_height = sibling->left_height;
+    by->right_height = sibling->right_height;
+    by->first = by->tokens[0];
     if (by->left != NULL) by->left->up = by;
     if (by->right != NULL) by->right->up = by;
     sibling->up = sibling->left = sibling->right = NULL;
@@ -157,10 +182,10 @@ sheaf__sibling *sheaf__siblings_nearest(const sheaf__siblings *siblings, const i
     uint32_t most = 0;
     while (at != NULL) {
         uint32_t both = at->n < n ? at->n : n;
-        uint32_t same = sheaf__tokens_common(at->tokens, tokens, both);
+        uint32_t same = common_with(at, tokens, both);
         if (same > most) best = at, most = same;
         if (same == both) break; /* one is a prefix of the other: nobody has more in common */
-        at = tokens[same] < at->tokens[same] ? at->left : at->right;
+        at = comes_before(tokens, same, at) ? at->left : at->right;
     }
     *common = most;
     return best;

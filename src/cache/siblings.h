@@ -17,9 +17,10 @@
 typedef struct sheaf__sibling sheaf__sibling;
 struct sheaf__sibling {
     sheaf__sibling *up, *left, *right;
-    const int32_t *tokens; /* [n], compared; no member's are a prefix of another's */
+    const int32_t *tokens; /* [n], n > 0, compared; no member's are a prefix of another's */
     uint32_t n;
-    uint32_t height; /* of what it is the root of */
+    int32_t first; /* tokens[0], so that few comparisons follow the pointer */
+    uint32_t left_height, right_height; /* of its two sides */
 };
 
 /* All zeros: an empty one. */

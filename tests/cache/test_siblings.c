@@ -53,6 +53,11 @@ static void assert_nearest(const sheaf__siblings *s, const member *members, uint
     assert_int_equal(common_of(m, tokens, n), common);
 }
 
+static uint32_t height_of(const sheaf__sibling *m)
+{
+    return 1 + (m->left_height > m->right_height ? m->left_height : m->right_height);
+}
+
 /* In order, linked both ways, as many as counted, and in balance. */
 static void assert_ordered(const sheaf__siblings *s, uint32_t count)
 {
@@ -62,9 +67,10 @@ static void assert_ordered(const sheaf__siblings *s, uint32_t count)
          before = at, at = sheaf__siblings_next(at), n++) {
         assert_true(at->up == NULL || at->up->left == at || at->up->right == at);
         assert_true(at->up != NULL || s->root == at);
-        uint32_t left = at->left != NULL ? at->left->height : 0;
-        uint32_t right = at->right != NULL ? at->right->height : 0;
-        assert_int_equal(at->height, 1 + (left > right ? left : right));
+        uint32_t left = at->left_height, right = at->right_height;
+        assert_int_equal(left, at->left != NULL ? height_of(at->left) : 0);
+        assert_int_equal(right, at->right != NULL ? height_of(at->right) : 0);
+        assert_int_equal(at->first, at->tokens[0]);
         assert_true(left <= right + 1 && right <= left + 1);
         if (before == NULL) continue;
         uint32_t both = before->n < at->n ? before->n : at->n;
@@ -170,7 +176,7 @@ static void no_order_of_coming_makes_them_deep(void **state)
             sheaf__siblings_insert(&s, &members[i].sibling);
         }
         assert_ordered(&s, MANY);
-        assert_true(s.root->height <= 17);            /* 1.44 log2(3000) */
+        assert_true(height_of(s.root) <= 17);         /* 1.44 log2(3000) */
         for (int32_t i = 0; i < MANY; i += 1 + i % 2) /* two of three go */
             sheaf__siblings_remove(&s, &members[i].sibling);
         assert_ordered(&s, s.count);
