@@ -21,8 +21,6 @@
 
 #include "base/bits.h"
 
-#define LINE 64 /* bytes that come from memory together */
-
 /* What evicting is for. */
 enum { FOR_CAPACITY, FOR_ROOM, FOR_BYTES };
 typedef struct goal {
@@ -95,40 +93,46 @@ static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
 
 /* ---- looking ahead ----------------------------------------------------------------------- */
 
-/* What is at the end of the chain of pointers: the slot of the first key, and the record of the first
- * block. */
-static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
-{
-    if (node->n_tokens >= cache->block_tokens) sheaf__index_fetch(cache, node->keys);
-    sheaf_block block = sheaf__node_block(node, 0, 0);
-    if (block.row != SHEAF_ROW_NONE)
-        __builtin_prefetch(sheaf__record_for_row(&cache->pool->groups[0], block.row), 1);
-}
+/* How many victims ahead it begins. */
+#define AHEAD 4
 
-static void fetch_near(const sheaf__node *node)
+/* What is one pointer from a node, or two: its neighbours among the siblings. */
+static void fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
 {
-    __builtin_prefetch(node->keys);
-    __builtin_prefetch(node->places);
+    sheaf__node_fetch_beside(cache, node);
     __builtin_prefetch(node->sibling.up, 1);
     __builtin_prefetch(node->sibling.left, 1);
     __builtin_prefetch(node->sibling.right, 1);
 }
 
-static void fetch_node(const sheaf__node *node)
+/* What is two pointers from it: the slot of the first key, the record of the first block, the sibling that
+ * may take its place. */
+static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
 {
-    for (size_t at = 0; at < sizeof *node; at += LINE)
-        __builtin_prefetch((const char *)node + at, 1);
+    if (node->n_tokens >= cache->block_tokens) sheaf__index_fetch(cache, node->keys);
+    sheaf_block block = sheaf__node_block(node, 0, 0);
+    if (block.row != SHEAF_ROW_NONE) {
+        const sheaf__record *record = sheaf__record_for_row(&cache->pool->groups[0], block.row);
+        __builtin_prefetch(record, 1);
+    }
+    if (node->sibling.right != NULL) __builtin_prefetch(node->sibling.right->left, 1);
+    if (node->sibling.up != NULL) __builtin_prefetch(node->sibling.up->up, 1);
 }
 
 /* The order of use is not that of memory: each victim would be waited for, pointer by pointer. So while
- * one goes, the next three are fetched, each one pointer further than the one after it. */
+ * one goes, the next ones are fetched, each one pointer further than the one after it. */
 static void look_ahead(const sheaf_prefix *cache, const sheaf__node *leaf)
 {
-    const sheaf__list *list = &cache->levels[leaf->level], *first = leaf->use.next;
-    if (first == list || first->next == list || first->next->next == list) return;
-    fetch_far(cache, SHEAF__CONTAINER(first, const sheaf__node, use));
-    fetch_near(SHEAF__CONTAINER(first->next, const sheaf__node, use));
-    fetch_node(SHEAF__CONTAINER(first->next->next, const sheaf__node, use));
+    const sheaf__list *list = &cache->levels[leaf->level], *use = &leaf->use;
+    const sheaf__node *next[AHEAD];
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        use = use->next;
+        if (use == list) return;
+        next[i] = SHEAF__CONTAINER(use, const sheaf__node, use);
+    }
+    sheaf__node_fetch(next[3]);
+    fetch_beside(cache, next[2]);
+    fetch_far(cache, next[1]);
 }
 
 /* ---- in order ---------------------------------------------------------------------------- */

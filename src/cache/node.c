@@ -1,15 +1,39 @@
 /* cache/node.c - a node's memory, and going through all nodes.
  *
- * One allocation is behind a node's keys, places and tokens, so that it grows as a whole or not at
- * all. With place for c blocks, of t tokens each, in g groups:
+ * Nodes lie in chunks of some, which are allocated when all are full and freed when they are empty. Making
+ * and freeing a node then touches what is in use anyway, where freeing would have an allocator look at
+ * the neighbours of each: an eviction of many waits for memory above all.
+ *
+ * One piece of memory is behind a node's keys, places and tokens, so that it grows as a whole or not at
+ * all. For one block, and of a moderate size, it is in the chunk, right behind the node; otherwise an
+ * allocation. With place for c blocks, of t tokens each, in g groups:
  *
  *     | keys [c] | places [g][c] | tokens [c * t] |
+ *
+ *     chunk | node, body | node, body | (free) | node, not used | node, body | ...
  */
 #include "cache/tree.h"
 
 #include <string.h>
 
 #include "base/bits.h"
+
+#define LINE       64  /* bytes that come from memory together */
+#define INNER_MOST 512 /* bytes: a node that has grown past one block leaves them unused */
+
+#if SHEAF_CHECK >= 2
+#    define CHUNK_NODES 1 /* so that whoever uses a node after its end is found out */
+#else
+#    define CHUNK_NODES 32
+#endif
+
+struct sheaf__chunk {
+    sheaf__list link;   /* in cache->chunks, or alone: it is full */
+    sheaf__node *free;  /* freed ones, the last one first; each has the next as its parent */
+    uint32_t n_touched; /* nodes before this one are or were in use */
+    uint32_t n_used;
+    char rest[LINE - 2 * sizeof(void *) - sizeof(sheaf__node *) - 2 * sizeof(uint32_t)];
+};
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
@@ -38,17 +62,103 @@ static void set_body(const sheaf_prefix *cache, sheaf__node *node, void *body,
                      uint32_t capacity)
 {
     node->keys = body;
-    node->places = (sheaf__place *)(void *)(node->keys + capacity);
-    node->tokens = (int32_t *)(void *)(node->places + (uint64_t)cache->n_groups * capacity);
     node->capacity_blocks = capacity;
+    node->tokens = (int32_t *)(void *)sheaf__node_place(node, cache->n_groups, 0);
     node->sibling.tokens = node->tokens;
 }
 
+/* Blocks that the body behind a node has place for. */
+static uint32_t inner_capacity(const sheaf_prefix *cache)
+{
+    return bytes_of_block(cache) <= INNER_MOST;
+}
+
+static void *inner_body(sheaf__node *node)
+{
+    return node + 1;
+}
+
+static void free_body(sheaf_prefix *cache, sheaf__node *node)
+{
+    if (node->keys != inner_body(node))
+        sheaf__prefix_free(cache, node->keys, node->capacity_blocks, bytes_of_block(cache));
+}
+
+/* ---- chunks ------------------------------------------------------------------------------ */
+
+static uint64_t bytes_of_slot(const sheaf_prefix *cache)
+{
+    uint64_t bytes = sizeof(sheaf__node) + inner_capacity(cache) * bytes_of_block(cache);
+    return sheaf__ceil_div_u64(bytes, LINE) * LINE;
+}
+
+static uint64_t bytes_of_chunk(const sheaf_prefix *cache)
+{
+    return sizeof(struct sheaf__chunk) + CHUNK_NODES * bytes_of_slot(cache);
+}
+
+static struct sheaf__chunk *chunk_create(sheaf_prefix *cache)
+{
+    sheaf__memory *memory = sheaf__pool_memory(cache->pool);
+    struct sheaf__chunk *chunk =
+        sheaf__memory_alloc_aligned(memory, 1, bytes_of_chunk(cache), LINE);
+    if (chunk == NULL) return NULL;
+    *chunk = (struct sheaf__chunk){0};
+    cache->stats.host_bytes += bytes_of_chunk(cache);
+    sheaf__list_insert(&cache->chunks, &chunk->link);
+    return chunk;
+}
+
+static void chunk_destroy(sheaf_prefix *cache, struct sheaf__chunk *chunk)
+{
+    sheaf__list_remove(&chunk->link);
+    cache->stats.host_bytes -= bytes_of_chunk(cache);
+    sheaf__memory_free_aligned(sheaf__pool_memory(cache->pool), chunk, 1, bytes_of_chunk(cache),
+                               LINE);
+}
+
+static struct sheaf__chunk *chunk_of(const sheaf_prefix *cache, const sheaf__node *node)
+{
+    char *first = (char *)node - node->slot * bytes_of_slot(cache);
+    return (struct sheaf__chunk *)(void *)first - 1;
+}
+
+/* A node's memory, in a chunk. Null: no memory. */
+static sheaf__node *slot_take(sheaf_prefix *cache)
+{
+    struct sheaf__chunk *chunk =
+        SHEAF__CONTAINER(cache->chunks.next, struct sheaf__chunk, link);
+    if (sheaf__list_empty(&cache->chunks)) chunk = chunk_create(cache);
+    if (chunk == NULL) return NULL;
+    sheaf__node *node = chunk->free;
+    uint32_t slot = node != NULL ? node->slot : chunk->n_touched++;
+    if (node != NULL)
+        chunk->free = node->parent;
+    else
+        node = (sheaf__node *)(void *)((char *)(chunk + 1) + slot * bytes_of_slot(cache));
+    if (++chunk->n_used == CHUNK_NODES) sheaf__list_remove(&chunk->link);
+    memset(node, 0, bytes_of_slot(cache));
+    node->slot = (uint16_t)slot;
+    return node;
+}
+
+static void slot_give(sheaf_prefix *cache, sheaf__node *node)
+{
+    struct sheaf__chunk *chunk = chunk_of(cache, node);
+    node->parent = chunk->free;
+    chunk->free = node;
+    if (chunk->n_used-- == CHUNK_NODES) sheaf__list_insert(cache->chunks.next, &chunk->link);
+    if (chunk->n_used == 0) chunk_destroy(cache, chunk);
+}
+
+/* ---- a node ------------------------------------------------------------------------------ */
+
 sheaf__node *sheaf__node_create(sheaf_prefix *cache, uint32_t n_blocks)
 {
-    sheaf__node *node = sheaf__prefix_alloc(cache, 1, sizeof *node);
+    sheaf__node *node = slot_take(cache);
     if (node == NULL) return NULL;
     sheaf__list_init(&node->use);
+    if (inner_capacity(cache) != 0 && n_blocks == 1) set_body(cache, node, inner_body(node), 1);
     if (sheaf__node_reserve(cache, node, n_blocks) == SHEAF_OK) return node;
     sheaf__node_destroy(cache, node);
     return NULL;
@@ -56,8 +166,24 @@ sheaf__node *sheaf__node_create(sheaf_prefix *cache, uint32_t n_blocks)
 
 void sheaf__node_destroy(sheaf_prefix *cache, sheaf__node *node)
 {
-    sheaf__prefix_free(cache, node->keys, node->capacity_blocks, bytes_of_block(cache));
-    sheaf__prefix_free(cache, node, 1, sizeof *node);
+    free_body(cache, node);
+    slot_give(cache, node);
+}
+
+void sheaf__node_fetch(const sheaf__node *node)
+{
+    __builtin_prefetch(node, 1);
+    __builtin_prefetch((const char *)node + LINE, 1);
+    __builtin_prefetch(node + 1);
+}
+
+void sheaf__node_fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
+{
+    if (node->keys != (const void *)(node + 1)) {
+        __builtin_prefetch(node->keys);
+        __builtin_prefetch(sheaf__node_place(node, 0, 0));
+    }
+    __builtin_prefetch(chunk_of(cache, node), 1);
 }
 
 sheaf_status sheaf__node_reserve(sheaf_prefix *cache, sheaf__node *node, uint32_t n_blocks)
@@ -74,9 +200,10 @@ sheaf_status sheaf__node_reserve(sheaf_prefix *cache, sheaf__node *node, uint32_
         memcpy(node->tokens, old.tokens, node->n_tokens * sizeof *node->tokens);
         for (uint32_t g = 0; g < cache->n_groups; g++)
             memcpy(sheaf__node_place(node, g, 0), sheaf__node_place(&old, g, 0),
-                   node->n_blocks * sizeof *node->places);
+                   node->n_blocks * sizeof(sheaf__place));
     }
-    sheaf__prefix_free(cache, old.keys, old.capacity_blocks, bytes_of_block(cache));
+    if (old.keys != inner_body(node))
+        sheaf__prefix_free(cache, old.keys, old.capacity_blocks, bytes_of_block(cache));
     return SHEAF_OK;
 }
 

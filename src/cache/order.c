@@ -110,7 +110,7 @@ void sheaf__order_relevel(sheaf_prefix *cache, sheaf__node *node)
 {
     for (; node != NULL; node = node->parent) {
         uint32_t before = node->level;
-        node->level = level_of(node);
+        node->level = (uint16_t)level_of(node);
         if (node->level == before) return;
         if (cache->falling)
             let_wait(cache, node);

@@ -165,6 +165,7 @@ static void set_up(sheaf_prefix *cache, sheaf_pool *pool, const sheaf_prefix_opt
     cache->clock = (sheaf_clock){NULL, system_now};
     if (options->clock != NULL) cache->clock = *options->clock;
     for (uint32_t i = 0; i < SHEAF__LEVELS; i++) sheaf__list_init(&cache->levels[i]);
+    sheaf__list_init(&cache->chunks);
     sheaf__list_init(&cache->pins);
     sheaf__list_init(&cache->claims);
     cache->next_id = 1;

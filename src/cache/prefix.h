@@ -75,29 +75,36 @@ typedef struct sheaf__place {
 } sheaf__place;
 
 typedef struct sheaf__node sheaf__node;
+/* In lines of memory: who goes through siblings or lists reads the first, who evicts a leaf the first
+ * two. */
 struct sheaf__node {
     sheaf__sibling sibling; /* among the parent's children; holds the tokens for comparing */
     sheaf__list use;        /* in a list of the ledger, or alone */
-    sheaf__node *parent;    /* null: a root */
+
+    sheaf__node *parent; /* null: a root */
     sheaf__siblings children;
-    sheaf_key before;     /* key before the first token; of a root, the namespace */
-    int32_t *tokens;      /* [n_tokens] */
-    sheaf_key *keys;      /* [n_tokens / block_tokens] */
-    sheaf__place *places; /* [n_groups][capacity_blocks]; see sheaf__node_place */
-    uint32_t start;       /* position of tokens[0] */
+    sheaf_key *keys;    /* [n_tokens / block_tokens]; what is behind it: node.c */
+    uint64_t use_order; /* number of its last use; lists are in this order */
+    uint32_t start;     /* position of tokens[0] */
     uint32_t n_tokens;
     uint32_t n_blocks; /* a partial last one counts */
     uint32_t capacity_blocks;
-    uint64_t last_use_ns;
-    uint64_t use_order;                   /* number of its last use; lists are in this order */
-    uint64_t session;                     /* that published it last */
-    int32_t priority;                     /* its own */
-    uint32_t level;                       /* the highest of its own and its children's */
-    uint32_t child_levels[SHEAF__LEVELS]; /* children by level */
-    uint32_t n_pins;
     uint32_t pinned_below;
+    uint16_t level; /* the highest of its own and its children's */
+    uint16_t slot;  /* node.c: in its chunk */
+
+    int32_t *tokens; /* [n_tokens] */
+    uint64_t last_use_ns;
+    uint64_t session; /* that published it last */
+    int32_t priority; /* its own */
+    uint32_t n_pins;
     uint32_t firm_below;
+    uint32_t child_levels[SHEAF__LEVELS]; /* children by level */
+
+    sheaf_key before; /* key before the first token; of a root, the namespace */
 };
+
+_Static_assert(offsetof(sheaf__node, tokens) == 128, "who evicts reads two lines of 64 bytes");
 
 /* ---- the cache --------------------------------------------------------------------------- */
 
@@ -115,6 +122,8 @@ struct sheaf_prefix {
     uint32_t n_groups;
     uint32_t block_tokens;
     uint32_t inside; /* a call is at work: settling waits for its end */
+
+    sheaf__list chunks; /* node.c: those with room for a node */
 
     /* spaces.c, index.c: tables that only find candidates */
     sheaf__node **spaces; /* [spaces_capacity], roots by the hash of their namespace */
@@ -170,10 +179,12 @@ static inline uint32_t sheaf__node_end(const sheaf__node *node)
     return node->start + node->n_tokens;
 }
 
+/* Places are [n_groups][capacity_blocks], behind the keys. */
 static inline sheaf__place *sheaf__node_place(const sheaf__node *node, uint32_t group,
                                               uint32_t block)
 {
-    return &node->places[(uint64_t)group * node->capacity_blocks + block];
+    sheaf__place *places = (sheaf__place *)(void *)(node->keys + node->capacity_blocks);
+    return &places[(uint64_t)group * node->capacity_blocks + block];
 }
 
 /* The handle of a resident block; with row SHEAF_ROW_NONE when it is not resident. */

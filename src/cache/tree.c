@@ -80,7 +80,7 @@ void sheaf__tree_attach(sheaf_prefix *cache, sheaf__node *parent, sheaf__node *c
 {
     bool was_entry = parent->parent != NULL && sheaf__node_is_leaf(parent);
     child->parent = parent;
-    child->level = sheaf__level_of_priority(child->priority);
+    child->level = (uint16_t)sheaf__level_of_priority(child->priority);
     sheaf__siblings_insert(&parent->children, &child->sibling);
     sheaf__order_gain(cache, parent, child);
     sheaf__order_place(cache, child);
@@ -102,7 +102,7 @@ static void copy_blocks(const sheaf_prefix *cache, sheaf__node *into, uint32_t t
             (end - from * bt) * sizeof *into->tokens);
     for (uint32_t g = 0; g < cache->n_groups; g++)
         memmove(sheaf__node_place(into, g, to), sheaf__node_place(node, g, from),
-                n * sizeof *into->places);
+                n * sizeof(sheaf__place));
 }
 
 /* The records of a node's blocks name it as it is now. */

@@ -118,8 +118,8 @@ void sheaf__group_close(sheaf__group *group, const sheaf__device *device, sheaf_
         if (slab->n_rows != 0)
             hooks->decommit(hooks->ctx, group->base + i * group->layout->slab_bytes,
                             slab->bytes);
-        sheaf__memory_free(memory, slab->records, group->layout->slab_blocks,
-                           sizeof slab->records[0]);
+        sheaf__memory_free_aligned(memory, slab->records, group->layout->slab_blocks,
+                                   sizeof slab->records[0], sizeof slab->records[0]);
         sheaf__memory_free(memory, slab->free_bits, slab_words(group),
                            sizeof slab->free_bits[0]);
     }
@@ -142,8 +142,10 @@ static sheaf_status prepare_slab(sheaf__group *group, sheaf__slab *slab, sheaf__
             sheaf__memory_alloc(memory, slab_words(group), sizeof slab->free_bits[0]);
     if (slab->free_bits == NULL) return SHEAF_E_NO_MEMORY;
     if (slab->records != NULL) return SHEAF_OK;
-    slab->records = sheaf__memory_alloc(memory, n_rows, sizeof slab->records[0]);
+    slab->records = sheaf__memory_alloc_aligned(memory, n_rows, sizeof slab->records[0],
+                                                sizeof slab->records[0]);
     if (slab->records == NULL) return SHEAF_E_NO_MEMORY;
+    memset(slab->records, 0, n_rows * sizeof slab->records[0]);
     for (uint32_t i = 0; i < n_rows; i++) slab->records[i].generation = 1;
     return SHEAF_OK;
 }

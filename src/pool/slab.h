@@ -37,6 +37,8 @@ typedef struct sheaf__record {
     uint32_t holder_index;  /* and where */
 } sheaf__record;
 
+_Static_assert(sizeof(sheaf__record) == 64, "a record is a line of memory, and aligned as one");
+
 #define SHEAF__SLAB_NONE UINT32_MAX
 
 typedef struct sheaf__slab {

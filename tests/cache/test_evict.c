@@ -199,8 +199,8 @@ static void the_check_names_what_is_broken(void **state)
     leaf->start++, assert_broken(&r, "invariant 1"), leaf->start--;
     leaf->tokens[0] = 'x', assert_broken(&r, "invariant 4"), leaf->tokens[0] = 'b';
     leaf->tokens[0] = 'c', assert_broken(&r, "invariant"), leaf->tokens[0] = 'b';
-    leaf->places[0].generation++, assert_broken(&r, "invariant 3");
-    leaf->places[0].generation--;
+    sheaf__node_place(leaf, 0, 0)->generation++, assert_broken(&r, "invariant 3");
+    sheaf__node_place(leaf, 0, 0)->generation--;
     leaf->keys[0].bytes[3]++, assert_broken(&r, "invariant 4"), leaf->keys[0].bytes[3]--;
     leaf->use_order += 100, assert_broken(&r, "invariant 5"), leaf->use_order -= 100;
     leaf->priority++, assert_broken(&r, "invariant 5"), leaf->priority--;
