@@ -1,5 +1,6 @@
 /* Slabs: committing, giving back, the budget over groups, and that growth moves nothing. */
 #include "pool/fixture.h"
+#include "testing.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -396,10 +397,7 @@ static void empty_slabs_really_leave_memory(void **state)
     options.budget_bytes = 256ull << 20;
     options.no_slack = 1;
     uint64_t before = resident_bytes();
-    if (before == 0) {
-        print_message("this system does not tell the resident memory\n");
-        skip();
-    }
+    if (before == 0) TESTING_SKIP("this system does not tell the resident memory");
     sheaf_pool *pool = open_pool(&options);
     sheaf_block blocks[N];
     take(pool, 0, N, blocks);

@@ -1,5 +1,6 @@
 /* Who holds which block: handles, references, kinds, copies, fences, closing. */
 #include "pool/fixture.h"
+#include "testing.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -336,10 +337,8 @@ static void acquiring_waits_for_no_fence_that_it_does_not_need(void **state)
 static void freed_blocks_are_poisoned_where_checks_are_complete(void **state)
 {
     (void)state;
-    if (SHEAF_CHECK < 2) {
-        print_message("freed blocks are poisoned in builds with SHEAF_CHECK 2 only\n");
-        skip();
-    }
+    if (SHEAF_CHECK < 2)
+        TESTING_SKIP("freed blocks are poisoned in builds with SHEAF_CHECK 2 only");
     sheaf_pool *pool = open_tiny(1, 16 * PAGE);
     sheaf_block keep, block;
     void *addr;
@@ -421,10 +420,8 @@ static void re_enter(void *ctx, void *to, const void *from, uint64_t bytes)
 static void re_entering_a_call_is_caught_where_checks_are_on(void **state)
 {
     (void)state;
-    if (SHEAF_CHECK < 1) {
-        print_message("re-entering is caught in builds with SHEAF_CHECK 1 or 2 only\n");
-        skip();
-    }
+    if (SHEAF_CHECK < 1)
+        TESTING_SKIP("re-entering is caught in builds with SHEAF_CHECK 1 or 2 only");
     sheaf_layer layer;
     sheaf_pool_options options = tiny_options(&layer, 1, 16 * PAGE);
     sheaf_pool *pool = NULL;

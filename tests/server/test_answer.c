@@ -334,10 +334,7 @@ static void a_bos_that_is_no_part_of_an_echo_moves_no_offset(void **state)
     static const char dir[] = "../shared/models/TinyStories-656K";
     serving stories;
     (void)state;
-    if (access(dir, R_OK) != 0) {
-        print_message("skipped: there is no %s\n", dir);
-        skip();
-    }
+    if (access(dir, R_OK) != 0) TESTING_SKIP("there is no %s", dir);
     serving_open(&stories, &(serving_options){.dir = dir});
     json_t *r = serving_post(&stories, COMPLETIONS, 200,
                              "{'prompt': '', 'echo': true, 'logprobs': 0, 'max_tokens': 2,"
