@@ -105,8 +105,8 @@ static void fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
     __builtin_prefetch(node->sibling.right, 1);
 }
 
-/* What is two pointers from it: the slot of the first key, the record of the first block, the sibling that
- * may take its place. */
+/* What is two pointers from it: the slot of the first key, the record of the first block, the sibling
+ * that may take its place. */
 static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
 {
     if (node->n_tokens >= cache->block_tokens) sheaf__index_fetch(cache, node->keys);
