@@ -1,8 +1,8 @@
 /* cache/node.c - a node's memory, and going through all nodes.
  *
  * Nodes lie in chunks of some, which are allocated when all are full and freed when they are empty.
- * Making and freeing a node then touches what is in use anyway, where freeing would have an allocator look
- * at the neighbours of each: an eviction of many waits for memory above all.
+ * Making and freeing a node then touches what is in use anyway, where freeing would have an
+ * allocator look at the neighbours of each: an eviction of many waits for memory above all.
  *
  * One piece of memory is behind a node's keys, places and tokens, so that it grows as a whole or not at
  * all. For one block, and of a moderate size, it is in the chunk, right behind the node; otherwise an
