@@ -41,6 +41,7 @@ tap_empty every_program_with_threads_is_in_the_list "$unwatched"
 missing=
 while read -r name; do
     grep -qrE "cmocka_unit_test[a-z_]*\\($name[,)]" tests --include='*.c' || missing+="$name "
-done < <(sed -n '1,/\*\//s/^ \*   .*| \([a-z0-9_]*\)$/\1/p' tests/*/test_hazards.c 2>/dev/null)
+done < <(sed -sn '1,/\*\//s/^ \*   .*| \([a-z0-9_]*\)$/\1/p' tests/*/test_hazards.c tests/server/e2e_load.c \
+    2>/dev/null)
 tap_empty every_hazard_has_its_case "$missing"
 tap_end

@@ -3,6 +3,28 @@
  * What is compared is the names of all tokens, their log-probabilities and those of the likeliest as they
  * are printed, the texts, and why each answer ended. What it is compared with was asked for alone, one
  * after the other, of a server that keeps nothing and has room for all.
+ *
+ * What goes wrong when caches serve many clients, and the case that keeps it out, here or elsewhere
+ * (tests/cache/test_hazards.c has the library's; tools/check_tests.sh looks for every name):
+ *
+ *   output depends on what else runs         | a_mixed_load_in_a_tiny_pool_gives_each_request_its_bits
+ *   a warm cache changes log-probabilities   | a_warm_cache_changes_no_bit_of_it
+ *   a prompt's are lost to a preemption      | what_was_told_before_a_preemption_is_not_told_again
+ *   preemption changes an answer             | the_youngest_is_preempted_and_gives_the_same
+ *   the oldest does not finish               | where_only_one_fits_all_finish_the_oldest_first
+ *   a prompt larger than the pool            | a_prompt_beyond_the_pool_is_a_400_and_the_queue_goes_on
+ *   a prompt larger than the context         | a_prompt_beyond_the_context_is_refused_with_both_numbers
+ *   the context is full                      | the_end_of_the_context_ends_an_answer
+ *   prompts begin that cannot end together   | prompts_that_cannot_end_together_do_not_begin_together
+ *   cancelled at every phase                 | cancelling_at_every_phase_returns_every_block
+ *   thousands leave                          | nothing_stays_of_thousands_who_leave_at_any_moment
+ *   an empty salt                            | names_have_1_to_256_bytes
+ *   two tenants share                        | salts_and_no_prompt_cache_share_nothing
+ *   cached_tokens differ when streamed       | a_prompt_that_comes_again_is_found_whole_and_streamed
+ *   queued claims hold up others             | who_waits_for_room_claims_nothing
+ *   an owner dies with its claims            | a_waiter_takes_over_from_who_is_preempted
+ *   pins leave no room                       | a_prompt_that_pins_leave_no_room_for_is_told_so
+ *   what cannot be done is ignored           | what_is_not_served_is_refused_by_name
  */
 #include "server/client.h"
 #include "server/program.h"
