@@ -338,8 +338,9 @@ static void bodies_with_random_faults(void **state)
 
 /* ---- heads ------------------------------------------------------------------------------- */
 
-#define HOST "Host: x\r\n"
-#define POST "POST " COMPLETIONS " HTTP/1.1\r\n" HOST
+#define HOST       "Host: x\r\n"
+#define POST       "POST " COMPLETIONS " HTTP/1.1\r\n" HOST
+#define GET_HEALTH "GET /health HTTP/1.1\r\n" HOST
 
 /* shaped: the server refuses it itself. Else the HTTP library does, which has words of its own, or
  * closes. */
@@ -408,8 +409,7 @@ static void heads_that_are_too_long(void **state)
 {
     (void)state;
     enum { LONG = 40000, TOO_LONG = 400000 };
-    static const char *const begins[] = {
-        "GET /health?", "GET /health HTTP/1.1\r\n" HOST "a: ", "GET /health HTTP/1.1\r\n" HOST};
+    static const char *const begins[] = {"GET /health?", GET_HEALTH "a: ", GET_HEALTH};
     static const char *const units[] = {"a", "b", "a: b\r\n"};
     static const char *const ends[] = {" HTTP/1.1\r\n" HOST "\r\n", "\r\n\r\n", "\r\n"};
     char *head = malloc(TOO_LONG + 128);
