@@ -78,6 +78,8 @@ typedef struct sheaf__choice {
     uint64_t ids_capacity;
     uint64_t ticket; /* a claim of a running one, a place to wait of a waiting one; 0: none */
     uint64_t served; /* its last turn; the lowest has waited longest for rows */
+    bool careful;    /* runs a block a step at most and publishes at its end alone, so that what
+                        windows have let go of is free and they stay in few slabs */
 } sheaf__choice;
 
 struct sheaf__request {

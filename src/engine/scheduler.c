@@ -11,7 +11,8 @@
  *
  *               1 who would enter, the youngest first    4 alone: its chunk becomes one position
  *               2 chunks are halved, down to a block     5 the pool is compacted
- *               3 the youngest that runs is preempted    6 it ends: the pool is too small for it
+ *               3 the youngest that runs is preempted    6 with windows: it begins again, once
+ *                                                        7 it ends: the pool is too small for it
  *
  * Each of these takes something away, so it comes to an end; and nobody but the youngest is ever
  * preempted, so the oldest that runs gets on.
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
+#include "sheaf/ledger.h"
 
 #define PREFILL_SHARE 8 /* of the batch's rows, one in so many */
 #define TOLD_ROWS     32 /* a step, of prompts whose log-probabilities are told: each has logits */
@@ -143,6 +145,8 @@ static void deal_rows(sheaf__engine *engine, uint32_t first, uint32_t rows)
         sheaf__share share = engine->shares[i];
         bool tells = sheaf__choice_tells_prompt(share.choice);
         share.n = min_u32(share.n, min_u32(engine->options.prefill_chunk, tells ? told : rows));
+        if (share.choice->careful)
+            share.n = min_u32(share.n, engine->model->options.block_tokens);
         if (share.n == 0) {
             if (share.enters) sheaf__engine_drop_ticket(engine, share.choice);
             continue;
@@ -222,6 +226,20 @@ static bool shrink_chunks(sheaf__engine *engine, uint32_t least)
     return any;
 }
 
+/* Windows that slide over long chunks, or past blocks that the cache still has, may leave their blocks in
+ * more slabs than these need, and blocks of a sequence do not move. So who is alone, and should have
+ * room, begins again with care, once, where nothing but pins is left. False: that would not help. */
+static bool begin_again(sheaf__engine *engine, sheaf__choice *alone)
+{
+    if (!engine->windows || alone->careful || alone->n_ids > engine->max_prompt) return false;
+    alone->careful = true;
+    if (alone->state == SHEAF__CHOICE_RUNNING) preempt(engine, alone);
+    sheaf_status st = sheaf_prefix_evict(engine->prefix, UINT64_MAX, NULL);
+    SHEAF__ASSERT(st == SHEAF_OK);
+    (void)st;
+    return true;
+}
+
 /* Something gives way to the rest, because of `why`. False: there is no rest. */
 static bool make_way(sheaf__engine *engine, sheaf_status why)
 {
@@ -239,6 +257,7 @@ static bool make_way(sheaf__engine *engine, sheaf_status why)
         if (engine->store->tidy(engine)) return true;
     }
     sheaf__choice *alone = engine->shares[0].choice;
+    if (why == SHEAF_FULL && begin_again(engine, alone)) return engine->n_shares != 0;
     remove_share(engine, 0);
     bool told_any = alone->n_ids != alone->request->n_prompt;
     if (why == SHEAF_FULL && told_any)

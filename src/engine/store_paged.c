@@ -9,7 +9,8 @@ static const sheaf_key nowhere;
 /* ---- opening ----------------------------------------------------------------------------- */
 
 /* Whether there are the blocks that n positions need when they are run one by one: of a window those of
- * what it sees and of the next position, where that begins a block. */
+ * what it sees and of the next position, where that begins a block, in whole slabs: a short one is
+ * committed only where the budget ends, and these come first. */
 static bool fits(const sheaf_pool *pool, uint32_t n)
 {
     uint32_t counts[SHEAF_MAX_GROUPS] = {0}, block = sheaf_pool_block_tokens(pool);
@@ -18,7 +19,9 @@ static bool fits(const sheaf_pool *pool, uint32_t n)
         if (sheaf_pool_group_info(pool, g, &info) != SHEAF_OK) return false;
         uint64_t all = ((uint64_t)n + block - 1) / block;
         uint64_t seen = ((uint64_t)info.window + block - 1) / block + 1;
-        counts[g] = (uint32_t)(info.window != 0 && seen < all ? seen : all);
+        uint64_t n_blocks = info.window != 0 && seen < all ? seen : all;
+        if (info.window != 0) n_blocks += (0 - n_blocks) % info.slab_blocks;
+        counts[g] = (uint32_t)n_blocks;
     }
     return sheaf_pool_can_acquire(pool, counts) == SHEAF_OK;
 }
@@ -115,6 +118,7 @@ static bool must_wait(sheaf__engine *engine, sheaf__choice *choice, const sheaf_
 {
     uint32_t block = engine->model->options.block_tokens;
     if (engine->options.no_prompt_cache || sheaf__choice_tells_prompt(choice)) return false;
+    if (choice->careful) return false; /* it publishes at its end alone */
     if (have / block >= prompt->n_tokens / block) return false;
     sheaf_status st = sheaf_prefix_claim(engine->prefix, prompt, have, &choice->ticket);
     return st == SHEAF_PENDING; /* without a claim it computes all the same */
@@ -163,7 +167,7 @@ static void offer(sheaf__engine *engine, sheaf__choice *choice, uint32_t flags)
     uint32_t block = engine->model->options.block_tokens;
     uint32_t length = sheaf__kv_length(&choice->kv);
     if (engine->options.no_prompt_cache) return;
-    if (flags == 0 && length / block == choice->published / block) return;
+    if (flags == 0 && (choice->careful || length / block == choice->published / block)) return;
     sheaf_prompt prompt = sheaf__choice_prompt(choice);
     if (flags == SHEAF_PUBLISH_TAIL) prompt.n_tokens = length; /* nothing comes after it */
     sheaf_status st =

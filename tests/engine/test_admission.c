@@ -61,6 +61,24 @@ static void the_longest_prompt_that_is_taken_has_room(void **state)
     }
 }
 
+/* Slabs of more than a block: what a window sees must not keep more of them than it needs. */
+static void windows_in_few_slabs_have_room_for_the_longest_prompt(void **state)
+{
+    (void)state;
+    static host h;
+    for (uint32_t slab = 2; slab <= 8; slab *= 2)
+        for (uint32_t tokens = 40; tokens < 120; tokens += 21) {
+            sheaf__model_options m = {.block_tokens = 4, .slab_blocks = slab};
+            host_open(&h, RUNS_GEMMA, m, (sheaf__engine_options){0});
+            sheaf_group_info all = group_of(&h, false), seen = group_of(&h, true);
+            host_close(&h);
+            uint64_t n_seen = (seen.window / 4 + slab) / slab,
+                     n_all = (tokens / 4 + slab) / slab;
+            m.kv_budget_bytes = n_seen * seen.slab_bytes + n_all * all.slab_bytes;
+            take_longest(&m, RUNS_GEMMA);
+        }
+}
+
 /* ---- room -------------------------------------------------------------------------------- */
 
 static void prompts_that_cannot_end_together_do_not_begin_together(void **state)
@@ -125,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_prompt_that_is_taken_has_room),
+        cmocka_unit_test(windows_in_few_slabs_have_room_for_the_longest_prompt),
         cmocka_unit_test(prompts_that_cannot_end_together_do_not_begin_together),
         cmocka_unit_test(who_waits_for_anothers_blocks_keeps_nobody_out),
         cmocka_unit_test(who_waits_for_room_claims_nothing),
