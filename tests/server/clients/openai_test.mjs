@@ -243,12 +243,11 @@ async function fullQueue() {
     const { rest } = await begun(await client.completions.create({ ...endless, stream: true }, { signal: stop.signal }));
     const waits = client.completions.create({ ...endless, max_tokens: 1 }, { signal: stop.signal }).catch(() => {});
     await until('one waits', async () => (await program.stats()).requests_waiting === 1);
-    return Promise.allSettled([rest, waits]);
+    return { over: Promise.allSettled([rest, waits]) };
   };
   await check('a_full_queue_is_a_rate_limit_error', async () => {
     const stop = new AbortController();
-    const over = fill(stop);
-    await until('one waits', async () => (await program.stats()).requests_waiting === 1);
+    const { over } = await fill(stop);
     const e = await failure(OpenAI.RateLimitError, client.completions.create(ask));
     same('code', [e.status, e.type, e.code], [429, 'rate_limit_error', 'queue_full']);
     like('Retry-After', e.headers.get('retry-after'), /^[1-9][0-9]*$/);
@@ -258,8 +257,7 @@ async function fullQueue() {
   });
   await check('the_client_comes_again_when_it_was_told_to', async () => {
     const stop = new AbortController();
-    const over = fill(stop);
-    await until('one waits', async () => (await program.stats()).requests_waiting === 1);
+    const { over } = await fill(stop);
     const patient = clientOf(program, { maxRetries: 8 });
     const asked = patient.completions.create(ask);
     await until('it was refused', async () => (await program.stats()).refused_queue >= 2);
