@@ -2,11 +2,11 @@
 
 add_library(sheaf_flags INTERFACE)
 target_compile_definitions(sheaf_flags INTERFACE _GNU_SOURCE)
-target_compile_options(sheaf_flags INTERFACE
+target_compile_options(sheaf_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
-  -Wmissing-prototypes -ffp-contract=off -fno-fast-math -fno-math-errno)
+  -Wmissing-prototypes -ffp-contract=off -fno-fast-math -fno-math-errno>)
 if(SHEAF_WERROR)
-  target_compile_options(sheaf_flags INTERFACE -Werror)
+  target_compile_options(sheaf_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()
 
 if(NOT SHEAF_CHECK STREQUAL "")
@@ -35,6 +35,9 @@ endif()
 # checks of undefined behaviour, which the scalar forms keep, one of them compiles for two minutes.
 function(sheaf_isa_flags)
   foreach(file IN LISTS ARGN)
+    if(file MATCHES "\\.cu$")
+      continue()
+    endif()
     set(flags -fno-lto)
     if((SHEAF_SANITIZE OR SHEAF_BUILD_FUZZERS) AND file MATCHES "_(avx2|avx512|neon)\\.c$")
       list(APPEND flags -O1 -fno-sanitize=undefined)

@@ -16,6 +16,14 @@ target_link_libraries(sheaf_shared PRIVATE sheaf_flags PkgConfig::XXHASH PkgConf
 if(NOT SHEAF_SANITIZE)
   target_link_options(sheaf_shared PRIVATE -Wl,--no-undefined)
 endif()
+set(PC_LIBS_CUDA "")
+if(SHEAF_CUDA)
+  target_link_libraries(sheaf_shared PRIVATE CUDA::cudart_static)
+  target_link_libraries(sheaf_static INTERFACE $<BUILD_INTERFACE:CUDA::cudart_static>
+    $<INSTALL_INTERFACE:${CUDA_cudart_static_LIBRARY}> $<INSTALL_INTERFACE:rt> $<INSTALL_INTERFACE:dl>)
+  set(PC_LIBS_CUDA " ${CUDA_cudart_static_LIBRARY} -lrt -ldl")
+  set_target_properties(sheaf_shared sheaf_static PROPERTIES LINKER_LANGUAGE C)
+endif()
 # plain names, so that the package needs nothing but a linker to find them
 target_link_libraries(sheaf_static INTERFACE xxhash crypto Threads::Threads m)
 foreach(library sheaf_shared sheaf_static)
@@ -23,8 +31,12 @@ foreach(library sheaf_shared sheaf_static)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endforeach()
 
+set(not_installed "")
+if(NOT SHEAF_CUDA) # what the library lacks
+  set(not_installed PATTERN "cuda*.h" EXCLUDE)
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sheaf DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
+  FILES_MATCHING PATTERN "*.h" ${not_installed})
 install(TARGETS sheaf_shared sheaf_static EXPORT sheaf-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET sheaf)

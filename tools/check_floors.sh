@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 cd "${SHEAF_ROOT:-$here}"
 
 floors="base codec pool cache attn model engine server cli"
-headers="status codec view pool rows cache key prefix ledger wire attn sheaf"
+headers="status codec view pool cuda rows cache key prefix ledger wire attn cuda_attn sheaf"
 
 # check FLOOR FILE...: prints each include that FLOOR must not have.
 check() {
@@ -20,9 +20,9 @@ check() {
             n = split(floors, list, " ")
             for (i = 1; i <= n; i++) rank[list[i]] = i
             home["status"] = "base"; home["codec"] = home["view"] = "codec"
-            home["pool"] = home["rows"] = "pool"
+            home["pool"] = home["rows"] = home["cuda"] = "pool"
             home["cache"] = home["key"] = home["prefix"] = home["ledger"] = home["wire"] = "cache"
-            home["attn"] = home["sheaf"] = "attn"
+            home["attn"] = home["cuda_attn"] = home["sheaf"] = "attn"
         }
         /^[ \t]*#[ \t]*include[ \t]*"/ {
             split($0, part, "\""); path = part[2]
@@ -39,6 +39,9 @@ check() {
         }
         /^[ \t]*#[ \t]*include[ \t]*<(jansson|pcre2|utf8proc)/ {
             if (rank[floor] <= rank["attn"]) deny("libsheaf does without it")
+        }
+        /^[ \t]*#[ \t]*include[ \t]*<(cuda|nvrtc|mma)/ {
+            if (FILENAME !~ /cuda/) deny("only files that SHEAF_CUDA builds")
         }
         /^[ \t]*#[ \t]*include[ \t]*<xxhash/ { if (floor != "base") deny("base/hash.h is the door to it") }
         /^[ \t]*#[ \t]*include[ \t]*<openssl/ { if (floor != "base") deny("base/sha256.h is the door to it") }
@@ -58,7 +61,7 @@ for floor in $floors; do
     tap_empty "${floor}_includes_only_itself_and_lower_floors" "$(check "$floor" "${files[@]}")"
 done
 
-# Public headers: each only those left of it; attn.h only the view and what that needs.
+# Public headers: each only those left of it; attn.h and cuda_attn.h only the view and what that needs.
 wrong=
 allowed=" "
 for header in $headers; do

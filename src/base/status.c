@@ -29,6 +29,7 @@ static const struct {
     {SHEAF_E_STALE, "stale block handle"},
     {SHEAF_E_NOT_OWNED, "no such reference to the block"},
     {SHEAF_E_CORRUPT, "broken invariant"},
+    {SHEAF_E_DEVICE, "the device failed"},
     {SHEAF_E_RANGE, "positions or sizes out of range"},
     {SHEAF_E_UNWRITTEN, "positions not written in every layer"},
     {SHEAF_E_SLID, "positions the window has let go of"},

@@ -15,6 +15,10 @@
 #    define SHEAF_CHECK 0
 #endif
 
+#ifdef __cplusplus
+extern "C" { /* kernels */
+#endif
+
 #if SHEAF_CHECK >= 1
 #    define SHEAF__ASSERT(condition)                                                           \
         sheaf__assert(!!(condition), #condition, __FILE__, __LINE__)
@@ -37,4 +41,7 @@ sheaf_status sheaf__error_set(sheaf_error *err, sheaf_status status, const char 
         if (try_status_ != SHEAF_OK) return try_status_;                                       \
     } while (0)
 
+#ifdef __cplusplus
+}
+#endif
 #endif

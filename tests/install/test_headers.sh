@@ -34,13 +34,24 @@ for file in include/sheaf/*.h; do
 done
 command -v c++ >/dev/null || tap_skip headers_compile_as_cpp17 "no C++ compiler (./run deps test)"
 
-# what the headers declare: after SHEAF_API, the last word before the parameters
+# what the headers declare: after SHEAF_API, the last word before the parameters. The device cuda's have a
+# list of their own, and are exported where it is built.
 export LC_ALL=C
-declared=$(cat include/sheaf/*.h | grep -v '^#' | tr '\n' ' ' | grep -oE 'SHEAF_API [^;{(]*\(' |
-    sed -E 's/.*[ *]([a-z0-9_]+)\($/\1/' | sort)
-listed=$(grep -v '^#' tools/symbols.txt | sort)
+declared() { # header...
+    cat "$@" | grep -v '^#' | tr '\n' ' ' | grep -oE 'SHEAF_API [^;{(]*\(' |
+        sed -E 's/.*[ *]([a-z0-9_]+)\($/\1/' | sort
+}
+listed() { cat "$@" | grep -v '^#' | sort; }
+headers=() lists=(tools/symbols.txt)
+for file in include/sheaf/*.h; do
+    [[ $file == */cuda*.h ]] || headers+=("$file")
+done
+if grep -q '^SHEAF_CUDA:BOOL=ON' "$build/CMakeCache.txt"; then lists+=(tools/symbols_cuda.txt); fi
 exported=$(nm -D --defined-only "$build/libsheaf.so" | awk '{ print $3 }' | sort)
 differences() { diff <(echo "$1") <(echo "$2") | grep '^[<>]' || true; }
-tap_empty the_list_of_symbols_is_what_the_headers_declare "$(differences "$declared" "$listed")"
-tap_empty the_library_exports_what_is_listed "$(differences "$exported" "$listed")"
+tap_empty the_list_of_symbols_is_what_the_headers_declare \
+    "$(differences "$(declared "${headers[@]}")" "$(listed tools/symbols.txt)")"
+tap_empty the_list_of_cuda_symbols_is_what_its_headers_declare \
+    "$(differences "$(declared include/sheaf/cuda*.h)" "$(listed tools/symbols_cuda.txt)")"
+tap_empty the_library_exports_what_is_listed "$(differences "$exported" "$(listed "${lists[@]}")")"
 tap_end
