@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define NAME_WIDTH   40
-#define COLUMN_WIDTH 16
+#define COLUMN_WIDTH 18
 
 static void read_line(FILE *from, char *line, size_t size)
 {
@@ -47,24 +47,42 @@ static void read_commit(char *commit, size_t size)
     snprintf(commit, size, "%s%s", hash[0] ? hash : "unknown", change[0] ? "+" : "");
 }
 
-static void print_json_text(const char *text)
+/* A field of a JSON object: `before`, then the text as a string. */
+static void write_field(FILE *to, const char *before, const char *text)
 {
-    putchar('"');
+    fprintf(to, "%s\"", before);
     for (const char *c = text; *c != '\0'; c++) {
         if (*c == '"' || *c == '\\')
-            printf("\\%c", *c);
+            fprintf(to, "\\%c", *c);
         else if ((unsigned char)*c < 0x20)
-            printf("\\u%04x", (unsigned)*c);
+            fprintf(to, "\\u%04x", (unsigned)*c);
         else
-            putchar(*c);
+            putc(*c, to);
     }
-    putchar('"');
+    putc('"', to);
 }
 
-static void print_json_field(const char *before, const char *text)
+/* Whether the column's title says what the number is. */
+static bool is_bare(const bench_column *column)
 {
-    printf("%s", before);
-    print_json_text(text);
+    return strcmp(column->unit, "ratio") == 0 || strcmp(column->unit, "times") == 0;
+}
+
+static void write_value(FILE *to, const bench *b, const char *name, const bench_column *column,
+                        double value)
+{
+    char unit[128];
+    if (is_bare(column))
+        snprintf(unit, sizeof unit, "%s", column->title);
+    else
+        snprintf(unit, sizeof unit, "%s%s%s", column->unit,
+                 column->unit[0] && column->title[0] ? ", " : "", column->title);
+    write_field(to, "{\"bench\":", b->name);
+    write_field(to, ",\"case\":", name);
+    fprintf(to, ",\"value\":%.9g", value);
+    write_field(to, ",\"unit\":", unit);
+    fprintf(to, "}\n");
+    fflush(to);
 }
 
 static void print_head(const bench *b, const char *question)
@@ -78,22 +96,12 @@ static void print_head(const bench *b, const char *question)
     }
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t threads = sheaf_threads_count(b->threads);
-    if (b->json) {
-        print_json_field("{\"bench\":", b->name);
-        print_json_field(",\"question\":", question);
-        print_json_field(",\"machine\":", model);
-        printf(",\"cores\":%ld,\"threads\":%u", cores, threads);
-        print_json_field(",\"isa\":", sheaf_isa_name(b->isa));
-        print_json_field(",\"commit\":", commit);
-        print_json_field(",\"command\":", command);
-        printf("}\n");
-    } else {
-        printf("bench    %s: %s\n", b->name, question);
-        printf("machine  %s, %ld cores, %s; %u threads\n", model, cores, sheaf_isa_name(b->isa),
-               threads);
-        printf("commit   %s\ncommand  %s\n", commit, command);
-    }
-    fflush(stdout);
+    FILE *to = b->json ? stderr : stdout;
+    fprintf(to, "bench    %s: %s\n", b->name, question);
+    fprintf(to, "machine  %s, %ld cores, %s; %u threads\n", model, cores,
+            sheaf_isa_name(b->isa), threads);
+    fprintf(to, "commit   %s\ncommand  %s\n", commit, command);
+    fflush(to);
 }
 
 const char *bench_option_text(bench *b, const char *name, const char *otherwise)
@@ -137,7 +145,13 @@ bool bench_begin(bench *b, const char *name, const char *question, int argc, cha
         return false;
     }
     b->json = bench_option_flag(b, "--json");
-    b->quick = bench_option_flag(b, "--quick");
+    b->tiny = bench_option_flag(b, "--tiny");
+    b->quick = bench_option_flag(b, "--quick") || b->tiny;
+    const char *save = bench_option_text(b, "--save", NULL);
+    if (save != NULL && (b->save = fopen(save, "w")) == NULL) {
+        fprintf(stderr, "bench_%s: %s cannot be written\n", name, save);
+        return false;
+    }
     sheaf_status status =
         sheaf_threads_create(bench_option_u32(b, "--threads", 0), &b->threads);
     if (status != SHEAF_OK) {
@@ -155,6 +169,10 @@ int bench_end(bench *b)
         if (b->used[i]) continue;
         fprintf(stderr, "bench_%s: argument \"%s\" was not understood\n", b->name, b->argv[i]);
         code = 2;
+    }
+    if (b->save != NULL && fclose(b->save) != 0) {
+        fprintf(stderr, "bench_%s: what was measured cannot be saved\n", b->name);
+        code = 1;
     }
     bench_unmap(b->memory, b->memory_bytes);
     sheaf_threads_destroy(b->threads);
@@ -174,6 +192,18 @@ void bench_table(bench *b, const bench_column *columns, uint32_t n_columns)
     fflush(stdout);
 }
 
+static void print_cell(double value)
+{
+    if (isnan(value))
+        printf(" %*s", COLUMN_WIDTH, "-");
+    else
+        printf(" %*.*f", COLUMN_WIDTH,
+               fabs(value) < 10     ? 3
+               : fabs(value) < 1000 ? 1
+                                    : 0,
+               value);
+}
+
 void bench_row(bench *b, const char *name, ...)
 {
     va_list values;
@@ -181,26 +211,19 @@ void bench_row(bench *b, const char *name, ...)
     if (!b->json) printf("%-*s", NAME_WIDTH, name);
     for (uint32_t i = 0; i < b->n_columns; i++) {
         double value = va_arg(values, double);
-        if (!b->json && isnan(value)) {
-            printf(" %*s", COLUMN_WIDTH, "-");
-        } else if (!b->json) {
-            printf(" %*.*f", COLUMN_WIDTH,
-                   fabs(value) < 10     ? 3
-                   : fabs(value) < 1000 ? 1
-                                        : 0,
-                   value);
-        } else if (!isnan(value)) {
-            print_json_field("{\"bench\":", b->name);
-            print_json_field(",\"case\":", name);
-            print_json_field(",\"what\":", b->columns[i].title);
-            printf(",\"value\":%.9g", value);
-            print_json_field(",\"unit\":", b->columns[i].unit);
-            printf("}\n");
-        }
+        if (!b->json) print_cell(value);
+        if (isnan(value)) continue;
+        if (b->json) write_value(stdout, b, name, &b->columns[i], value);
+        if (b->save != NULL) write_value(b->save, b, name, &b->columns[i], value);
     }
     va_end(values);
     if (!b->json) printf("\n");
     fflush(stdout);
+}
+
+uint64_t bench_size(const bench *b, uint64_t usual, uint64_t quick, uint64_t tiny)
+{
+    return b->tiny ? tiny : b->quick ? quick : usual;
 }
 
 void bench_note(bench *b, const char *format, ...)
@@ -210,12 +233,6 @@ void bench_note(bench *b, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (b->json) {
-        print_json_field("{\"bench\":", b->name);
-        print_json_field(",\"note\":", text);
-        printf("}\n");
-    } else {
-        printf("%s\n", text);
-    }
+    fprintf(b->json ? stderr : stdout, "%s\n", text);
     fflush(stdout);
 }

@@ -16,15 +16,22 @@
  *         return bench_end(&b);
  *     }
  *
- * Options of every bench: --json (one object a line instead of tables), --quick (smaller, noisier),
- * --threads N (default: one per online processor). What a bench does not ask for is refused by
- * bench_end, so that a misspelt option does not pass for a measurement.
+ * Options of every bench: --quick (smaller, noisier), --threads N (default: one per online
+ * processor), --save FILE (each number also goes there, as an object a line), --json (objects instead
+ * of tables; head and notes go to standard error). What a bench does not ask for is refused by
+ * bench_end, so that a misspelt option does not pass for a measurement. --tiny is for tests: sizes so
+ * small that the figures mean nothing.
+ *
+ * An object has four fields, the number's meaning in the last; a row gives one for each column:
+ *
+ *     {"bench":"attention","case":"decode bf16 b1 c32768","value":0.87,"unit":"of read bandwidth"}
  */
 #ifndef SHEAF_BENCH_H
 #define SHEAF_BENCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "sheaf/status.h"
 
@@ -39,6 +46,8 @@ enum {
     BENCH_CEILINGS = 3
 };
 
+/* The unit in JSON is the title where `unit` is "ratio" or "times" ("of read bandwidth", "times one
+ * row"), else the unit and the title ("GB/s, K and V"). */
 typedef struct bench_column {
     const char *title;
     const char *unit;
@@ -48,6 +57,8 @@ typedef struct bench {
     const char *name;
     bool json;
     bool quick;
+    bool tiny;    /* and quick */
+    FILE *save;   /* null: nowhere */
     uint32_t isa; /* SHEAF_ISA_...: what the ceilings use */
     sheaf_threads *threads;
     int argc;
@@ -57,15 +68,15 @@ typedef struct bench {
     uint32_t n_columns;
     unsigned char *memory; /* [memory_bytes], huge pages where the system gives them; lazily */
     uint64_t memory_bytes;
-    double ceilings[BENCH_CEILINGS]; /* the best sample so far; 0: not sampled */
 } bench;
 
 /* The result of bench_measure. */
 typedef struct bench_best {
     double rate;    /* work a second of the best run */
     double seconds; /* of the best run */
-    double ceiling; /* the best sample of the ceiling */
+    double ceiling; /* the higher of the two samples beside the best run */
     double ratio;   /* rate / ceiling */
+    double median;  /* of the ratios of all groups of runs to their neighbouring samples */
     uint32_t runs;
 } bench_best;
 
@@ -91,16 +102,20 @@ void bench_note(bench *b, const char *format, ...) __attribute__((format(printf,
 /* Seconds from an arbitrary start. */
 double bench_seconds(void);
 
-/* Takes one sample of a ceiling (a tenth of a second or so) and returns the best one so far. */
+/* Of three sizes the one that was asked for. */
+uint64_t bench_size(const bench *b, uint64_t usual, uint64_t quick, uint64_t tiny);
+
+/* Takes one sample of a ceiling (a tenth of a second or so). 0: no memory, and a sentence was
+ * printed. */
 double bench_ceiling(bench *b, uint32_t which);
 
 /* The ceiling's name ("memory read") and the unit of its rate ("B/s", "FLOP/s"). */
 const char *bench_ceiling_name(uint32_t which);
 const char *bench_ceiling_unit(uint32_t which);
 
-/* Runs `fn` at least 8 times (3 with --quick), the ceiling sampled between, and reports the best
- * run against the best sample: on a machine whose speed swings, best against best is the ratio that
- * repeats.
+/* Runs `fn` in 8 groups (3 with --quick) of one run or more, a sample of the ceiling before each and
+ * after the last. What is reported is the fastest run, against the higher of the two samples beside its
+ * group: the ceiling of a shared machine swings within seconds, and the same swing is in the run.
  *   work: what one run does, in the ceiling's unit (bytes, operations) */
 void bench_measure(bench *b, uint32_t ceiling, double work, void (*fn)(void *arg), void *arg,
                    bench_best *best);

@@ -12,7 +12,6 @@ int main(int argc, char **argv)
     for (uint32_t which = 0; which < BENCH_CEILINGS; which++) {
         double best = 0, worst = 0;
         for (int i = 0; i < (b.quick ? 3 : 8); i++) {
-            b.ceilings[which] = 0;
             double rate = bench_ceiling(&b, which);
             if (i == 0 || rate > best) best = rate;
             if (i == 0 || rate < worst) worst = rate;

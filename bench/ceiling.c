@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -13,9 +14,11 @@
 #define MIB           (1024ull * 1024)
 #define MEMORY_BYTES  (1280 * MIB) /* beyond any last-level cache */
 #define QUICK_BYTES   (320 * MIB)
+#define TINY_BYTES    (8 * MIB)
 #define PIECE_BYTES   (2 * MIB) /* what one task reads or copies */
 #define FMA_TASKS     64
 #define FMA_SECONDS   0.1
+#define TINY_SECONDS  0.001
 #define RUNS          8
 #define QUICK_RUNS    3
 #define LEAST_SECONDS 1.0 /* a measurement takes this long at least, more runs if need be */
@@ -92,13 +95,14 @@ static double time_tasks(bench *b, sheaf__task_fn *fn, sample *s, uint32_t n_tas
     return bench_seconds() - start;
 }
 
-/* Rounds so that one sample takes FMA_SECONDS; 1e5 rounds are some tens of microseconds a task. */
+/* Rounds so that one sample takes FMA_SECONDS; 1,000 rounds are some microseconds a task. */
 static double sample_fma(bench *b, sample *s)
 {
-    s->rounds = 100000;
+    const double wanted = b->tiny ? TINY_SECONDS : FMA_SECONDS;
+    s->rounds = 1000;
     double seconds = time_tasks(b, fma_piece, s, FMA_TASKS);
-    if (seconds < FMA_SECONDS) {
-        s->rounds = (uint64_t)((double)s->rounds * FMA_SECONDS / (seconds + 1e-6)) + 1;
+    if (seconds < wanted) {
+        s->rounds = (uint64_t)((double)s->rounds * wanted / (seconds + 1e-6)) + 1;
         seconds = time_tasks(b, fma_piece, s, FMA_TASKS);
     }
     return (double)s->rounds * s->loops->flop_a_round * FMA_TASKS / seconds;
@@ -107,26 +111,21 @@ static double sample_fma(bench *b, sample *s)
 double bench_ceiling(bench *b, uint32_t which)
 {
     if (which != BENCH_FMA_PEAK && b->memory == NULL) {
-        b->memory_bytes = b->quick ? QUICK_BYTES : MEMORY_BYTES;
+        b->memory_bytes = bench_size(b, MEMORY_BYTES, QUICK_BYTES, TINY_BYTES);
         b->memory = bench_map(b->memory_bytes);
         if (b->memory == NULL) {
             fprintf(stderr, "%s: no memory for the ceiling's buffer\n", b->name);
-            return b->ceilings[which];
+            return 0;
         }
     }
     sample s = {loops_of(b), b->memory, b->memory_bytes / 2, 0};
-    double rate;
-    if (which == BENCH_FMA_PEAK) {
-        rate = sample_fma(b, &s);
-    } else if (which == BENCH_MEMORY_COPY) {
+    if (which == BENCH_FMA_PEAK) return sample_fma(b, &s);
+    if (which == BENCH_MEMORY_COPY) {
         uint32_t pieces = (uint32_t)(s.half_bytes / PIECE_BYTES);
-        rate = (double)s.half_bytes / time_tasks(b, copy_piece, &s, pieces);
-    } else {
-        uint32_t pieces = (uint32_t)(b->memory_bytes / PIECE_BYTES);
-        rate = (double)b->memory_bytes / time_tasks(b, sum_piece, &s, pieces);
+        return (double)s.half_bytes / time_tasks(b, copy_piece, &s, pieces);
     }
-    if (rate > b->ceilings[which]) b->ceilings[which] = rate;
-    return b->ceilings[which];
+    uint32_t pieces = (uint32_t)(b->memory_bytes / PIECE_BYTES);
+    return (double)b->memory_bytes / time_tasks(b, sum_piece, &s, pieces);
 }
 
 const char *bench_ceiling_name(uint32_t which)
@@ -147,44 +146,80 @@ static double time_call(void (*fn)(void *arg), void *arg)
     return bench_seconds() - start;
 }
 
-static bool enough(const bench *b, uint32_t runs, double seconds)
+static int by_value(const void *a, const void *b)
 {
-    if (runs >= MOST_RUNS) return true;
-    return runs >= (b->quick ? QUICK_RUNS : RUNS) &&
-           seconds >= (b->quick ? QUICK_SECONDS : LEAST_SECONDS);
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static uint32_t groups_of(const bench *b)
+{
+    return (uint32_t)bench_size(b, RUNS, QUICK_RUNS, 1);
+}
+
+/* The seconds that a group of runs takes at least. */
+static double group_seconds(const bench *b)
+{
+    if (b->tiny) return 0;
+    return (b->quick ? QUICK_SECONDS : LEAST_SECONDS) / groups_of(b);
+}
+
+/* Runs until the group's seconds are over; returns those of the fastest run. */
+static double run_group(const bench *b, void (*fn)(void *arg), void *arg, uint32_t *runs)
+{
+    double least = 0, spent = 0;
+    for (uint32_t i = 0; i == 0 || (i < MOST_RUNS && spent < group_seconds(b)); i++) {
+        double seconds = time_call(fn, arg);
+        spent += seconds;
+        if (i == 0 || seconds < least) least = seconds;
+        ++*runs;
+    }
+    return least;
 }
 
 void bench_measure(bench *b, uint32_t ceiling, double work, void (*fn)(void *arg), void *arg,
                    bench_best *best)
 {
-    double least = 0, spent = 0;
-    uint32_t runs = 0;
+    double ratios[RUNS];
+    const uint32_t n = groups_of(b);
+    *best = (bench_best){0};
     fn(arg); /* pages, caches, code */
-    for (; !enough(b, runs, spent); runs++) {
-        if (runs < RUNS) bench_ceiling(b, ceiling); /* of short runs not before every one */
-        double seconds = time_call(fn, arg);
-        spent += seconds;
-        if (runs == 0 || seconds < least) least = seconds;
+    double before = bench_ceiling(b, ceiling);
+    for (uint32_t i = 0; i < n; i++) {
+        double seconds = run_group(b, fn, arg, &best->runs);
+        double after = bench_ceiling(b, ceiling), top = before > after ? before : after;
+        ratios[i] = top > 0 ? work / seconds / top : 0;
+        if (i == 0 || seconds < best->seconds) {
+            best->seconds = seconds;
+            best->rate = work / seconds;
+            best->ceiling = top;
+            best->ratio = ratios[i];
+        }
+        before = after;
     }
-    double top = bench_ceiling(b, ceiling);
-    double rate = work / least;
-    *best = (bench_best){rate, least, top, top > 0 ? rate / top : 0, runs};
+    qsort(ratios, n, sizeof *ratios, by_value);
+    best->median = ratios[n / 2];
 }
 
 void bench_compare(bench *b, double work, void (*fn)(void *arg), void *arg,
                    void (*baseline)(void *arg), void *baseline_arg, bench_best *best)
 {
-    double least = 0, least_baseline = 0, spent = 0;
-    uint32_t runs = 0;
+    double ratios[RUNS], least_baseline = 0;
+    const uint32_t n = groups_of(b);
+    *best = (bench_best){0};
     fn(arg);
     baseline(baseline_arg);
-    for (; !enough(b, runs, spent); runs++) {
-        double other = time_call(baseline, baseline_arg);
-        double seconds = time_call(fn, arg);
-        spent += seconds;
-        if (runs == 0 || seconds < least) least = seconds;
-        if (runs == 0 || other < least_baseline) least_baseline = other;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t others = 0;
+        double other = run_group(b, baseline, baseline_arg, &others);
+        double seconds = run_group(b, fn, arg, &best->runs);
+        ratios[i] = other / seconds;
+        if (i == 0 || seconds < best->seconds) best->seconds = seconds;
+        if (i == 0 || other < least_baseline) least_baseline = other;
     }
-    *best =
-        (bench_best){work / least, least, work / least_baseline, least_baseline / least, runs};
+    qsort(ratios, n, sizeof *ratios, by_value);
+    best->rate = work / best->seconds;
+    best->ceiling = work / least_baseline;
+    best->ratio = least_baseline / best->seconds;
+    best->median = ratios[n / 2];
 }

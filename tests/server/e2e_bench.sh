@@ -27,24 +27,27 @@ trap finish EXIT
 measure() {
     code=0
     out=$(timeout 60 "$bench" --quick --json --prompt-tokens 48 --answer-tokens 4 "$@" 2>"$work/err") || code=$?
+    notes=$(grep -v '^bench_' "$work/err") || true # the head too
+    errors=$(grep '^bench_' "$work/err") || true
 }
 
-# missing CASE WHAT...: what of these a case has no line for.
+# missing CASE UNIT...: what of these a case has no line for.
 missing() {
-    local name=$1 what
+    local name=$1 unit
     shift
-    for what in "$@"; do
-        grep -qF "{\"bench\":\"serve\",\"case\":\"$name\",\"what\":\"$what\"" <<<"$out" || echo "$name: $what"
+    for unit in "$@"; do
+        grep -qE "^\{\"bench\":\"serve\",\"case\":\"$name\",\"value\":[0-9.e+-]+,\"unit\":\"$unit\"\}$" <<<"$out" ||
+            echo "$name: $unit"
     done
 }
 
-told=("first token p50" "first token p95" "answers")
-ours=(computed reused "peak resident" "K, V reserved" "K, V in use")
+told=("ms, first token p50" "ms, first token p95" "tokens/s, answers")
+ours=("tokens, computed" "tokens, reused" "MiB, peak resident" "MiB, K, V reserved" "MiB, K, V in use")
 
 # ---- the program of this build ---------------------------------------------------------------
 
 measure --clients 2
-tap_equal it_measures_and_ends_well 0 "$code$(cat "$work/err")"
+tap_equal it_measures_and_ends_well 0 "$code$errors"
 lacks=
 for scenario in idle shared_prefix_burst distinct_burst sequential_share multiturn churn; do
     for backend in paged dense; do
@@ -53,11 +56,11 @@ for scenario in idle shared_prefix_burst distinct_burst sequential_share multitu
 done
 tap_empty every_scenario_has_its_rows "$lacks"
 tap_equal both_backends_tell_the_same_answers 1 \
-    "$(grep -c '"answers equal on both backends: yes (18 answers)"' <<<"$out")"
+    "$(grep -c '^answers equal on both backends: yes (18 answers)$' <<<"$notes")"
 
 measure --scenario no_such_scenario
 tap_equal an_unknown_scenario_is_refused '1 bench_serve: no scenario is called "no_such_scenario"' \
-    "$code $(cat "$work/err")"
+    "$code $errors"
 
 # ---- another server --------------------------------------------------------------------------
 
@@ -101,16 +104,16 @@ done
 url=http://localhost:$(cat "$work/port")/api/v1/
 
 measure --url "$url" --api-key secret --chat --clients 3
-lacks=$(cat "$work/err")
+lacks=$errors
 for scenario in idle shared_prefix_burst distinct_burst sequential_share multiturn churn; do
     lacks+=$(missing "$scenario" "${told[@]}")
 done
 tap_empty any_server_is_measured_by_its_address "$lacks"
 tap_empty what_it_does_not_tell_is_left_out \
-    "$(for what in "${ours[@]}"; do grep -F "\"what\":\"$what\"" <<<"$out"; done)"
+    "$(for what in "${ours[@]}"; do grep -F "\"unit\":\"$what\"" <<<"$out"; done)"
 
 measure --url "$url" --api-key wrong --chat --model another --scenario idle
 tap_equal an_answer_that_fails_ends_the_bench \
     '1 bench_serve: idle: an answer failed: status 401, {"error": {"message": "no key"}}' \
-    "$code $(cat "$work/err")"
+    "$code $errors"
 tap_end
