@@ -1,286 +1,264 @@
-/* bench/bench_attention.c - how near to the machine's limits is attention, and what do its choices
- * cost? Figures for docs/adr/0001.
+/* bench/bench_attention.c - how near to the machine's limits is attention?
  *
- * Geometry: 32 query heads, 8 KV heads, dimension 128, bf16, blocks of 32 tokens. Layers are
- * visited in turn over a pool of a gigabyte or more (see "layers"), so that nothing is found in a
- * cache by luck:
+ * Geometry: 32 query heads, 8 KV heads, dimension 128, blocks of 32 tokens in shuffled rows, unless the
+ * case says otherwise. Layers are visited in turn over a store of a gigabyte (kv_store.h).
  *
- *   paged        one span a block [layer][K tile, V tile], rows shuffled, heads outermost in a tile
- *   dense        one contiguous buffer a layer, [head][token][dim]
- *   token-major  as paged, with tokens outermost in a tile (a view of one-token blocks)
+ *   decode CODEC bN cT    N sequences of T tokens, one query each
+ *   prefill CODEC qN cT   N queries after T tokens
  *
- * Decoding is compared with the memory read ceiling (work: bytes of K and V once), prefill with
- * the FMA ceiling (work: 4 operations a query head, visible position and element).
+ * Both bounds are given of each: memory (bytes of K and V, those that sequences share once, against
+ * reading memory), and arithmetic (4 operations a query head, visible position and element, against
+ * independent fused multiply-adds). "in cache" is the same kernel over K and V that the caches hold:
+ * its instructions, without memory, bound what decoding can reach.
+ *
+ * Options: --part decode|codecs|shared|dims|prefill (all), --mb N (bytes of a store).
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
-#include "sheaf/attn.h"
+#include "kv_store.h"
 
-#define Q_HEADS      32
-#define KV_HEADS     8
-#define DIM          128
-#define BLOCK_TOKENS 32
-#define TOKEN_BYTES  ((uint64_t)KV_HEADS * DIM * 2) /* of K, or of V, in one layer */
-#define TILE_BYTES   (TOKEN_BYTES * BLOCK_TOKENS)
-#define PATTERN      (1u << 20)
+#define MIB       (1024ull * 1024)
+#define Q_HEADS   32
+#define KV_HEADS  8
+#define DIM       128
+#define DEEP      32768u
+#define PREFIX    16384u
+#define CHUNK     512u
+#define IN_CACHE  512u /* tokens: 2 MiB of K and V in bf16 */
+#define N_SHARERS 8u
 
-enum { PAGED, DENSE, TOKEN_MAJOR };
+typedef struct question {
+    bench *b;
+    uint64_t bytes;  /* of a store */
+    uint32_t divide; /* lengths are divided by this; 1 but for tests */
+} question;
 
-/* Sequences of one length, all layers. */
-typedef struct store {
-    unsigned char *memory;
-    uint64_t bytes;
-    uint32_t n_items;
-    uint32_t n_tokens;
-    uint32_t n_layers;
-    uint32_t **rows;      /* [n_items], of blocks or tokens; null where dense */
-    sheaf_kv_view *views; /* [n_layers, n_items] */
-} store;
-
-/* What one measured run does: every layer once. */
-typedef struct work {
-    const store *kv;
-    sheaf_attn_plan *plan;
-    sheaf_attn_report report;
-    float *q;
-    float *out;
-    bool failed;
-} work;
-
-static uint64_t random_state = 0x9e3779b97f4a7c15ull;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32) % n;
-}
-
-/* bf16 numbers in (-2, 2), an odd stretch of a pattern after the other. */
-static void fill(unsigned char *memory, uint64_t bytes)
-{
-    static uint16_t pattern[PATTERN];
-    for (uint32_t i = 0; i < PATTERN; i++)
-        pattern[i] = (uint16_t)(random_below(2) << 15 | (0x3e00u + random_below(0x200)));
-    const uint64_t stretch = sizeof pattern - 2 * 31;
-    for (uint64_t at = 0; at < bytes; at += stretch) {
-        uint64_t n = bytes - at < stretch ? bytes - at : stretch;
-        memcpy(memory + at, pattern + random_below(31), n);
+#define DECODE_COLUMNS                                                                         \
+    {"a layer", "us"}, {"K and V", "GB/s"}, {"of read bandwidth", "ratio"},                    \
+        {"median", "of read bandwidth"},                                                       \
+    {                                                                                          \
+        "of FMA peak", "ratio"                                                                 \
     }
+
+static const bench_column decode_columns[] = {DECODE_COLUMNS};
+static const bench_column codec_columns[] = {DECODE_COLUMNS, {"as fast as bf16", "times"}};
+static const bench_column shared_columns[] = {DECODE_COLUMNS, {"as fast as apart", "times"}};
+static const bench_column prefill_columns[] = {{"a layer", "us"},
+                                               {"done", "GFLOP/s"},
+                                               {"of FMA peak", "ratio"},
+                                               {"median", "of FMA peak"}};
+
+static const char *codecs_name(const kv_shape *p, char *name, size_t size)
+{
+    if (p->codec_k == p->codec_v) return sheaf_codec_name(p->codec_k);
+    snprintf(name, size, "%s/%s", sheaf_codec_name(p->codec_k), sheaf_codec_name(p->codec_v));
+    return name;
 }
 
-/* Block rows of all items, dealt from one shuffled deck; by token for TOKEN_MAJOR. */
-static void deal_rows(store *s, int layout)
+static kv_shape make_shape(const question *q, uint32_t codec, uint32_t n_items,
+                           uint32_t n_tokens)
 {
-    uint32_t blocks = s->n_tokens / BLOCK_TOKENS, total = blocks * s->n_items;
-    uint32_t *deck = malloc(total * sizeof *deck);
-    for (uint32_t i = 0; i < total; i++) deck[i] = i;
-    for (uint32_t i = total - 1; i > 0; i--) {
-        uint32_t j = random_below(i + 1), t = deck[i];
-        deck[i] = deck[j], deck[j] = t;
-    }
-    uint32_t each = layout == TOKEN_MAJOR ? BLOCK_TOKENS : 1;
-    uint32_t step = layout == TOKEN_MAJOR ? BLOCK_TOKENS * 2 * s->n_layers : 1;
-    for (uint32_t item = 0; item < s->n_items; item++) {
-        s->rows[item] = malloc((uint64_t)blocks * each * sizeof *deck);
-        for (uint32_t b = 0; b < blocks; b++)
-            for (uint32_t t = 0; t < each; t++)
-                s->rows[item][b * each + t] = deck[item * blocks + b] * step + t;
-    }
-    free(deck);
+    return (kv_shape){.q_heads = Q_HEADS,
+                      .kv_heads = KV_HEADS,
+                      .dim = DIM,
+                      .codec_k = codec,
+                      .codec_v = codec,
+                      .block_tokens = 32,
+                      .n_items = n_items,
+                      .n_tokens = n_tokens / q->divide};
 }
 
-static sheaf_kv_view make_view(const store *s, int layout, uint32_t layer, uint32_t item)
+/* A store and what is done with it. */
+typedef struct setting {
+    kv_store store;
+    kv_work work;
+} setting;
+
+static bool setting_open(setting *s, const question *q, kv_shape shape, uint32_t n_queries)
 {
-    sheaf_kv_view v = {
-        .base = s->memory,
-        .rows = s->rows[item],
-        .block_tokens = layout == TOKEN_MAJOR ? 1 : BLOCK_TOKENS,
-        .n_tokens = s->n_tokens,
-        .n_kv_heads = KV_HEADS,
-        .key_dim = DIM,
-        .value_dim = DIM,
-        .codec_k = SHEAF_CODEC_BF16,
-        .codec_v = SHEAF_CODEC_BF16,
-    };
-    v.n_rows = s->n_tokens / v.block_tokens;
-    v.k_offset = layer * TILE_BYTES * 2;
-    v.v_offset = v.k_offset + TILE_BYTES;
-    v.row_stride_k = TILE_BYTES * 2 * s->n_layers;
-    v.k_head_stride = TILE_BYTES / KV_HEADS;
-    if (layout == TOKEN_MAJOR) {
-        v.row_stride_k = TOKEN_BYTES;
-        v.k_head_stride = DIM * 2;
-    }
-    if (layout == DENSE) {
-        uint64_t half = TOKEN_BYTES * s->n_tokens;
-        v.k_offset = ((uint64_t)layer * s->n_items + item) * half * 2;
-        v.v_offset = v.k_offset + half;
-        v.row_stride_k = TILE_BYTES / KV_HEADS;
-        v.k_head_stride = half / KV_HEADS;
-    }
-    v.row_stride_v = v.row_stride_k;
-    v.v_head_stride = v.k_head_stride;
-    return v;
+    *s = (setting){0};
+    if (shape.n_layers == 0) shape.n_layers = kv_layers(&shape, q->bytes);
+    if (kv_store_open(&s->store, &shape, KV_SHUFFLED) &&
+        kv_work_open(&s->work, q->b, &s->store, n_queries, SHEAF_ATTN_FUSED))
+        return true;
+    bench_note(q->b, "a store of %.0f MiB: no memory", (double)s->store.bytes / MIB);
+    return false;
 }
 
-static bool store_open(store *s, int layout, uint32_t n_items, uint32_t n_tokens,
-                       uint32_t n_layers)
+static void setting_close(setting *s)
 {
-    *s = (store){.n_items = n_items, .n_tokens = n_tokens, .n_layers = n_layers};
-    s->bytes = (uint64_t)n_items * n_tokens * n_layers * TOKEN_BYTES * 2;
-    s->memory = bench_map(s->bytes);
-    if (s->memory == NULL) return false;
-    fill(s->memory, s->bytes);
-    s->rows = calloc(n_items, sizeof *s->rows);
-    if (layout != DENSE) deal_rows(s, layout);
-    s->views = calloc((size_t)n_layers * n_items, sizeof *s->views);
-    for (uint32_t layer = 0; layer < n_layers; layer++)
-        for (uint32_t item = 0; item < n_items; item++)
-            s->views[layer * n_items + item] = make_view(s, layout, layer, item);
-    return true;
+    kv_work_close(&s->work);
+    kv_store_close(&s->store);
 }
 
-static void store_close(store *s)
-{
-    for (uint32_t i = 0; s->rows != NULL && i < s->n_items; i++) free(s->rows[i]);
-    free(s->rows);
-    free(s->views);
-    bench_unmap(s->memory, s->bytes);
-}
+/* ---- decode ------------------------------------------------------------------------------- */
 
-static void run_layers(void *arg)
+static void decode_row(const question *q, const char *name, const setting *s,
+                       const bench_best *best, double faster)
 {
-    work *w = arg;
-    for (uint32_t layer = 0; layer < w->kv->n_layers; layer++)
-        if (sheaf_attn_run(w->plan, w->kv->views + (size_t)layer * w->kv->n_items, w->q, w->out,
-                           &w->report) != SHEAF_OK)
-            w->failed = true;
-}
-
-static bool work_open(work *w, bench *b, const store *kv, uint32_t n_queries, uint32_t path)
-{
-    *w = (work){.kv = kv, .report = SHEAF_ATTN_REPORT_INIT};
-    sheaf_attn_options o = SHEAF_ATTN_OPTIONS_INIT;
-    o.n_q_heads = Q_HEADS;
-    o.n_kv_heads = KV_HEADS;
-    o.key_dim = o.value_dim = DIM;
-    o.path = path;
-    sheaf_attn_item *items = calloc(kv->n_items, sizeof *items);
-    for (uint32_t i = 0; i < kv->n_items; i++)
-        items[i] = (sheaf_attn_item){n_queries, kv->n_tokens - n_queries, kv->n_tokens, 0};
-    uint64_t numbers = (uint64_t)kv->n_items * n_queries * Q_HEADS * DIM;
-    w->q = malloc(numbers * sizeof *w->q);
-    w->out = malloc(numbers * sizeof *w->out);
-    for (uint64_t i = 0; i < numbers; i++) w->q[i] = (float)random_below(2001) * 1e-3f - 1.0f;
-    bool ok = sheaf_attn_plan_create(&o, b->threads, &w->plan) == SHEAF_OK &&
-              sheaf_attn_plan_batch(w->plan, items, kv->n_items) == SHEAF_OK;
-    free(items);
-    return ok;
-}
-
-static void work_close(work *w)
-{
-    sheaf_attn_plan_destroy(w->plan);
-    free(w->q);
-    free(w->out);
-}
-
-/* Operations of one pass over all layers. */
-static double prefill_flop(const store *kv, uint32_t n_queries)
-{
-    double seen = 0;
-    for (uint32_t i = 0; i < n_queries; i++) seen += kv->n_tokens - n_queries + i + 1;
-    return seen * kv->n_items * kv->n_layers * Q_HEADS * DIM * 4.0;
-}
-
-/* One row of the table: a store of its own, so that memory is not kept. */
-static void measure(bench *b, int layout, uint32_t path, uint32_t n_items, uint32_t n_tokens,
-                    uint32_t n_queries, uint32_t n_layers)
-{
-    static const char *const layouts[] = {"paged", "dense", "token-major"};
-    static const char *const paths[] = {"fused", "gather"};
-    char name[96];
-    store kv;
-    work w;
-    snprintf(name, sizeof name, "%u x %u, %s, %s", n_items, n_tokens, layouts[layout],
-             paths[path]);
-    if (!store_open(&kv, layout, n_items, n_tokens, n_layers)) {
-        bench_note(b, "%s: no memory", name);
+    double layers = s->store.shape.n_layers, peak = bench_ceiling(q->b, BENCH_FMA_PEAK);
+    if (!kv_work_done(&s->work)) {
+        bench_note(q->b, "%s: not what was asked for", name);
         return;
     }
-    bench_best best;
-    bool prefill = n_queries > 1;
-    double bytes = (double)kv.bytes, flop = prefill_flop(&kv, n_queries);
-    if (work_open(&w, b, &kv, n_queries, path)) {
-        bench_measure(b, prefill ? BENCH_FMA_PEAK : BENCH_MEMORY_READ, prefill ? flop : bytes,
-                      run_layers, &w, &best);
-        if (w.failed || w.report.path != path)
-            bench_note(b, "%s: not what was asked for", name);
-        else
-            bench_row(b, name, (double)n_layers, best.seconds / n_layers * 1e6,
-                      bytes / best.seconds / 1e9, flop / best.seconds / 1e9, best.ratio);
-    } else {
-        bench_note(b, "%s: no memory", name);
+    bench_row(q->b, name, best->seconds / layers * 1e6, best->rate / 1e9, best->ratio,
+              best->median, kv_work_flop(&s->work) / best->seconds / peak, faster);
+}
+
+static void decode(const question *q, const char *label, const kv_shape *shape)
+{
+    setting s;
+    char name[64], codecs[32];
+    snprintf(name, sizeof name, "decode %s b%u c%u%s",
+             codecs_name(shape, codecs, sizeof codecs), shape->n_items, shape->n_tokens, label);
+    if (setting_open(&s, q, *shape, 1)) {
+        bench_best best;
+        bench_measure(q->b, BENCH_MEMORY_READ, (double)s.store.bytes, kv_work_run, &s.work,
+                      &best);
+        decode_row(q, name, &s, &best, (double)NAN);
     }
-    work_close(&w);
-    store_close(&kv);
+    setting_close(&s);
 }
 
-/* Layers enough for `mb` megabytes, or the model's 28 where that is less. */
-static uint32_t layers_for(uint32_t mb, uint32_t n_items, uint32_t n_tokens)
+static void decode_rows(const question *q)
 {
-    uint64_t layer = (uint64_t)n_items * n_tokens * TOKEN_BYTES * 2;
-    uint64_t n = (((uint64_t)mb << 20) + layer - 1) / layer;
-    return n < 1 ? 1 : (uint32_t)n;
-}
-
-static const bench_column decode_columns[] = {{"layers", ""},
-                                              {"a layer", "us"},
-                                              {"K and V", "GB/s"},
-                                              {"done", "GFLOP/s"},
-                                              {"of memory read", "ratio"}};
-static const bench_column prefill_columns[] = {{"layers", ""},
-                                               {"a layer", "us"},
-                                               {"K and V", "GB/s"},
-                                               {"done", "GFLOP/s"},
-                                               {"of FMA peak", "ratio"}};
-
-static void bench_decode(bench *b, uint32_t mb, bool all)
-{
-    static const struct {
-        uint32_t n_items, n_tokens;
-    } cases[] = {{1, 4096}, {1, 16384}, {1, 32768}, {8, 4096}};
-    bench_table(b, decode_columns, 5);
+    static const uint32_t cases[][2] = {{1, 4096}, {1, 16384}, {1, DEEP}, {8, 4096}};
+    bench_table(q->b, decode_columns, 5);
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint32_t items = cases[i].n_items, tokens = cases[i].n_tokens;
-        uint32_t layers = layers_for(mb, items, tokens);
-        measure(b, PAGED, SHEAF_ATTN_FUSED, items, tokens, 1, layers);
-        if (!all) continue;
-        measure(b, DENSE, SHEAF_ATTN_FUSED, items, tokens, 1, layers);
-        measure(b, TOKEN_MAJOR, SHEAF_ATTN_FUSED, items, tokens, 1, layers);
-        measure(b, PAGED, SHEAF_ATTN_GATHER, items, tokens, 1, layers);
-        measure(b, DENSE, SHEAF_ATTN_GATHER, items, tokens, 1, layers);
+        kv_shape shape = make_shape(q, SHEAF_CODEC_BF16, cases[i][0], cases[i][1]);
+        decode(q, "", &shape);
     }
-    bench_note(b, "decode: one query a sequence; each byte of K and V counted once");
 }
 
-static void bench_prefill(bench *b, bool all)
+/* `shape` against bf16 of the same length, in turns; then against memory. */
+static void decode_codec(const question *q, setting *bf16, uint32_t codec_k, uint32_t codec_v)
 {
-    bench_table(b, prefill_columns, 5);
-    for (uint32_t chunk = 512; chunk >= 32; chunk /= 4) {
-        uint32_t tokens = 4096 + chunk;
-        measure(b, PAGED, SHEAF_ATTN_FUSED, 1, tokens, chunk, 4);
-        if (!all) continue;
-        measure(b, DENSE, SHEAF_ATTN_FUSED, 1, tokens, chunk, 4);
-        measure(b, PAGED, SHEAF_ATTN_GATHER, 1, tokens, chunk, 4);
+    setting s;
+    char name[64], codecs[32];
+    kv_shape shape = make_shape(q, codec_k, 1, DEEP);
+    shape.codec_v = codec_v;
+    snprintf(name, sizeof name, "decode %s b1 c%u", codecs_name(&shape, codecs, sizeof codecs),
+             shape.n_tokens);
+    if (setting_open(&s, q, shape, 1)) {
+        bench_best best, turns;
+        double layers = s.store.shape.n_layers, others = bf16->store.shape.n_layers;
+        bench_compare(q->b, 1, kv_work_run, &s.work, kv_work_run, &bf16->work, &turns);
+        bench_measure(q->b, BENCH_MEMORY_READ, (double)s.store.bytes, kv_work_run, &s.work,
+                      &best);
+        decode_row(q, name, &s, &best, turns.ratio * layers / others);
     }
-    bench_note(b, "prefill: a chunk of 512, 128 or 32 queries after 4096 tokens");
+    setting_close(&s);
+}
+
+/* The same instructions over K and V in the caches. */
+static void decode_cached(const question *q, uint32_t codec)
+{
+    setting s;
+    char name[64];
+    kv_shape shape = make_shape(q, codec, 1, IN_CACHE);
+    shape.n_layers = 1;
+    snprintf(name, sizeof name, "decode %s b1 c%u in cache", sheaf_codec_name(codec),
+             shape.n_tokens);
+    if (setting_open(&s, q, shape, 1)) {
+        bench_best best;
+        bench_measure(q->b, BENCH_MEMORY_READ, (double)s.store.bytes, kv_work_run, &s.work,
+                      &best);
+        decode_row(q, name, &s, &best, (double)NAN);
+    }
+    setting_close(&s);
+}
+
+static void codec_rows(const question *q)
+{
+    setting bf16;
+    bench_table(q->b, codec_columns, 6);
+    if (setting_open(&bf16, q, make_shape(q, SHEAF_CODEC_BF16, 1, DEEP), 1)) {
+        for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++)
+            if (codec != SHEAF_CODEC_BF16) decode_codec(q, &bf16, codec, codec);
+    }
+    setting_close(&bf16);
+    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) decode_cached(q, codec);
+    bench_note(q->b, "against bf16 of the same length: in turns, by the time of a layer");
+}
+
+/* Eight sequences that have one prefix in the same blocks, against eight that have it each. */
+static void shared_rows(const question *q)
+{
+    setting shared, distinct;
+    char name[64];
+    bench_table(q->b, shared_columns, 6);
+    kv_shape shape = make_shape(q, SHEAF_CODEC_BF16, N_SHARERS, PREFIX);
+    bool ok = setting_open(&distinct, q, shape, 1);
+    shape.n_shared = shape.n_tokens;
+    shape.n_tokens += shape.block_tokens;
+    ok = setting_open(&shared, q, shape, 1) && ok;
+    if (ok) {
+        bench_best best, turns;
+        double layers = shared.store.shape.n_layers, others = distinct.store.shape.n_layers;
+        bench_compare(q->b, 1, kv_work_run, &shared.work, kv_work_run, &distinct.work, &turns);
+        bench_measure(q->b, BENCH_MEMORY_READ, (double)distinct.store.bytes, kv_work_run,
+                      &distinct.work, &best);
+        snprintf(name, sizeof name, "decode bf16 b%u c%u", N_SHARERS, shape.n_shared);
+        decode_row(q, name, &distinct, &best, (double)NAN);
+        bench_measure(q->b, BENCH_MEMORY_READ, (double)shared.store.bytes, kv_work_run,
+                      &shared.work, &best);
+        snprintf(name, sizeof name, "decode bf16 b%u c%u shared", N_SHARERS, shape.n_shared);
+        decode_row(q, name, &shared, &best, turns.ratio * layers / others);
+    }
+    setting_close(&shared);
+    setting_close(&distinct);
+    bench_note(q->b,
+               "shared: one prefix, and a block of each one's own; against distinct ones in "
+               "turns, by the time of a layer; K and V: unique bytes");
+}
+
+static void dim_rows(const question *q)
+{
+    static const uint32_t dims[] = {64, 80, 96, 256};
+    bench_table(q->b, decode_columns, 5);
+    for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        char label[32];
+        kv_shape shape = make_shape(q, SHEAF_CODEC_BF16, 1, PREFIX);
+        shape.dim = dims[i];
+        snprintf(label, sizeof label, " d%u", dims[i]);
+        decode(q, label, &shape);
+    }
+}
+
+/* ---- prefill ------------------------------------------------------------------------------ */
+
+static void prefill(const question *q, uint32_t codec, uint32_t dim)
+{
+    setting s;
+    char name[64], label[16] = "";
+    uint32_t chunk = CHUNK / q->divide;
+    kv_shape shape = make_shape(q, codec, 1, 4096 + CHUNK);
+    shape.dim = dim;
+    shape.n_layers = q->divide > 1 ? 1 : 4;
+    if (dim != DIM) snprintf(label, sizeof label, " d%u", dim);
+    snprintf(name, sizeof name, "prefill %s q%u c%u%s", sheaf_codec_name(codec), chunk,
+             shape.n_tokens - chunk, label);
+    if (setting_open(&s, q, shape, chunk)) {
+        bench_best best;
+        bench_measure(q->b, BENCH_FMA_PEAK, kv_work_flop(&s.work), kv_work_run, &s.work, &best);
+        if (kv_work_done(&s.work))
+            bench_row(q->b, name, best.seconds / shape.n_layers * 1e6, best.rate / 1e9,
+                      best.ratio, best.median);
+        else
+            bench_note(q->b, "%s: not what was asked for", name);
+    }
+    setting_close(&s);
+}
+
+static void prefill_rows(const question *q)
+{
+    static const uint32_t dims[] = {64, 80, 96, 256};
+    bench_table(q->b, prefill_columns, 4);
+    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) prefill(q, codec, DIM);
+    for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        prefill(q, SHEAF_CODEC_BF16, dims[i]);
 }
 
 int main(int argc, char **argv)
@@ -289,11 +267,14 @@ int main(int argc, char **argv)
     if (!bench_begin(&b, "attention", "how near to the machine's limits is attention?", argc,
                      argv))
         return 2;
-    uint32_t mb = bench_option_u32(&b, "--mb", 1024);
-    bool paged_only = bench_option_flag(&b, "--paged-only");
-    bool no_decode = bench_option_flag(&b, "--no-decode");
-    bool no_prefill = bench_option_flag(&b, "--no-prefill");
-    if (!no_decode) bench_decode(&b, mb, !paged_only);
-    if (!no_prefill) bench_prefill(&b, !paged_only);
+    uint32_t mb = bench_option_u32(&b, "--mb", (uint32_t)bench_size(&b, 1024, 192, 1));
+    const question q = {&b, mb * MIB, (uint32_t)bench_size(&b, 1, 1, 16)};
+    const char *part = bench_option_text(&b, "--part", "");
+    bool all = part[0] == 0;
+    if (all || strcmp(part, "decode") == 0) decode_rows(&q);
+    if (all || strcmp(part, "codecs") == 0) codec_rows(&q);
+    if (all || strcmp(part, "shared") == 0) shared_rows(&q);
+    if (all || strcmp(part, "dims") == 0) dim_rows(&q);
+    if (all || strcmp(part, "prefill") == 0) prefill_rows(&q);
     return bench_end(&b);
 }
