@@ -7,12 +7,17 @@
  * Per head it is one contiguous segment of sheaf_codec_segment_bytes() bytes:
  *
  *     f32, f16, bf16   [block_tokens][dim] numbers, little-endian
+ *     int8             [block_tokens][dim] bytes, then [block_tokens] f32 scales
+ *     turbo4           [block_tokens][(dim + 1) / 2] bytes, then [block_tokens] f32 scales
  *
- * Codecs that need side data (scales, norms) keep it inside the segment, so that it is shared,
- * copied, saved and freed with the numbers.
+ * The first three are raw, the others quantized: their side data lies inside the segment, so that
+ * it is shared, copied, saved and freed with the numbers. docs/format.md defines both to the bit.
  *
- * Narrowing is by integer round to nearest, ties to even, on every instruction set: overflow gives
- * infinity, denormals are kept, NaN stays NaN (quieted, payload truncated). Widening is exact.
+ * Narrowing to a raw codec is by integer round to nearest, ties to even, on every instruction set:
+ * overflow gives infinity, denormals are kept, NaN stays NaN (quieted, payload truncated). Widening
+ * is exact.
+ *
+ * A quantized row that holds a NaN or an infinity decodes to NaN throughout; a zero row to zeros.
  */
 #ifndef SHEAF_CODEC_H
 #define SHEAF_CODEC_H
@@ -23,17 +28,35 @@
 extern "C" {
 #endif
 
-enum { SHEAF_CODEC_F32 = 0, SHEAF_CODEC_F16 = 1, SHEAF_CODEC_BF16 = 2 };
-#define SHEAF_CODEC_COUNT 3
+enum {
+    SHEAF_CODEC_F32 = 0, /* the raw codecs are numbered like the element types */
+    SHEAF_CODEC_F16 = 1,
+    SHEAF_CODEC_BF16 = 2,
+    SHEAF_CODEC_INT8 = 3,  /* one byte a number, one scale a row */
+    SHEAF_CODEC_TURBO4 = 4 /* rotated, then half a byte a number, one scale a row */
+};
+#define SHEAF_CODEC_COUNT 5
 
-/* "f32", "f16", "bf16"; null for an unknown codec. Any thread. */
+#define SHEAF_CODEC_MAX_DIM 512 /* numbers of a row that quantized codecs take */
+
+/* "f32", "f16", "bf16", "int8", "turbo4"; null for an unknown codec. Any thread. */
 SHEAF_API const char *sheaf_codec_name(uint32_t codec);
 
 /* The codec of a name. SHEAF_E_CODEC: none has it. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_from_name(const char *name, uint32_t *codec);
 
+/* 1 for codecs of levels and scales, 0 for raw and unknown ones. Any thread. */
+SHEAF_API uint32_t sheaf_codec_is_quantized(uint32_t codec);
+
+/* Bytes of one position's numbers or codes, without its scale. In a segment position s of a block
+ * has its codes at s * row_bytes, and its scale (quantized codecs, an f32 that need not be aligned)
+ * at block_tokens * row_bytes + 4 * s.
+ * SHEAF_E_CODEC: unknown, or quantized and dim > SHEAF_CODEC_MAX_DIM. Any thread. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_row_bytes(uint32_t codec, uint32_t dim,
+                                                        uint64_t *bytes);
+
 /* Bytes of one head's segment of `block_tokens` positions of `dim` numbers. 0 when dim is 0.
- * SHEAF_E_CODEC, SHEAF_E_OVERFLOW. Any thread. */
+ * SHEAF_E_CODEC: as sheaf_codec_row_bytes. SHEAF_E_OVERFLOW. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_segment_bytes(uint32_t codec,
                                                             uint32_t block_tokens, uint32_t dim,
                                                             uint64_t *bytes);
@@ -41,8 +64,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_segment_bytes(uint32_t codec,
 /* Encodes `n` positions of one head into a segment, from slot `first_slot` on.
  *   segment: one head's segment of block_tokens positions
  *   src:     [n, dim] of `dtype`, consecutive positions `src_stride` elements apart
- * Source numbers are widened exactly to f32, then narrowed as the codec says; a source of the
- * codec's own type is copied byte for byte. Neither pointer need be aligned; they do not overlap.
+ * Source numbers are widened exactly to f32, then narrowed as the codec says; for a raw codec a
+ * source of its own type is copied byte for byte. Neither pointer need be aligned; they do not overlap.
  * SHEAF_E_CODEC; SHEAF_E_INVALID: dtype, or first_slot + n > block_tokens. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_encode(uint32_t codec, void *segment,
                                                      uint32_t block_tokens, uint32_t dim,
@@ -50,7 +73,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_encode(uint32_t codec, void *segme
                                                      uint32_t dtype, const void *src,
                                                      uint64_t src_stride);
 
-/* Decodes `n` positions of one head from slot `first_slot` on into dst: [n, dim] f32, dense.
+/* Decodes `n` positions of one head from slot `first_slot` on into dst: [n, dim] f32, dense (turbo4
+ * rotated back).
  * SHEAF_E_CODEC; SHEAF_E_INVALID: first_slot + n > block_tokens. Any thread. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_codec_decode(uint32_t codec, const void *segment,
                                                      uint32_t block_tokens, uint32_t dim,

@@ -128,6 +128,7 @@ SHEAF_API const char *sheaf_version(void);
 
 /* Types of the numbers that a caller hands in or takes out. */
 enum { SHEAF_DTYPE_F32 = 0, SHEAF_DTYPE_F16 = 1, SHEAF_DTYPE_BF16 = 2 };
+#define SHEAF_DTYPE_COUNT 3
 
 /* Instruction sets of the kernels. SHEAF_ISA_AUTO picks the best that the processor has; naming
  * one that it lacks is SHEAF_E_UNSUPPORTED. All give the same bits. */

@@ -15,7 +15,7 @@ sheaf_status sheaf__attn_view_check(const sheaf_attn_plan *plan,
     if (view->n_kv_heads != o->n_kv_heads || view->key_dim != o->key_dim ||
         view->value_dim != o->value_dim || view->n_tokens != planned->item.n_tokens)
         return SHEAF_E_PLAN;
-    if (view->codec_k >= SHEAF_CODEC_COUNT || view->codec_v >= SHEAF_CODEC_COUNT)
+    if (view->codec_k > SHEAF_CODEC_BF16 || view->codec_v > SHEAF_CODEC_BF16)
         return SHEAF_E_PLAN;
     if (!sheaf__is_pow2(view->block_tokens) || view->block_tokens > MAX_BLOCK_TOKENS)
         return SHEAF_E_PLAN;

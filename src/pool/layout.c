@@ -46,6 +46,14 @@ static sheaf_status check_layer(const sheaf_layer *layer, uint32_t i, sheaf_erro
     if (layer->value_dim != 0 && layer->codec_v >= SHEAF_CODEC_COUNT)
         return sheaf__error_set(err, SHEAF_E_CODEC, "layers[%u].codec_v: no codec %u", i,
                                 layer->codec_v);
+    if (sheaf_codec_is_quantized(layer->codec_k) && layer->key_dim > SHEAF_CODEC_MAX_DIM)
+        return sheaf__error_set(
+            err, SHEAF_E_CODEC, "layers[%u].codec_k: %s takes %d numbers a row, not %u", i,
+            sheaf_codec_name(layer->codec_k), SHEAF_CODEC_MAX_DIM, layer->key_dim);
+    if (sheaf_codec_is_quantized(layer->codec_v) && layer->value_dim > SHEAF_CODEC_MAX_DIM)
+        return sheaf__error_set(
+            err, SHEAF_E_CODEC, "layers[%u].codec_v: %s takes %d numbers a row, not %u", i,
+            sheaf_codec_name(layer->codec_v), SHEAF_CODEC_MAX_DIM, layer->value_dim);
     return SHEAF_OK;
 }
 

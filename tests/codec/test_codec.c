@@ -89,7 +89,7 @@ static double f16_value(uint16_t h)
 static void names_and_codecs_belong_together(void **state)
 {
     (void)state;
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = {"f32", "f16", "bf16", "int8", "turbo4"};
     for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
         uint32_t found = 99;
         assert_string_equal(sheaf_codec_name(codec), names[codec]);
@@ -238,8 +238,8 @@ static void check_all_pairs(void)
         uint32_t bits = i * 0x9e3779b9u; /* all exponents, NaN among them */
         memcpy(wide + 4 * i, &bits, 4);
     }
-    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++)
-        for (uint32_t dtype = 0; dtype < SHEAF_CODEC_COUNT; dtype++) {
+    for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++)
+        for (uint32_t dtype = 0; dtype < SHEAF_DTYPE_COUNT; dtype++) {
             const void *from = dtype == SHEAF_DTYPE_F32 ? (const void *)wide : all_halves;
             encode_all(codec, narrow, dtype, from);
             for (uint32_t i = 0; i < ALL_HALVES; i++) {
@@ -289,7 +289,7 @@ static void rows_are_taken_a_stride_apart_and_put_at_their_slot(void **state)
     enum { TOKENS = 8, DIM = 5, STRIDE = 9, N = 3, FIRST = 4 };
     float source[N * STRIDE];
     for (int i = 0; i < N * STRIDE; i++) source[i] = (float)i + 0.25f;
-    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+    for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++) {
         unsigned char segment[TOKENS * DIM * 4 + 1], before[sizeof segment];
         memset(segment, 0xa5, sizeof segment);
         memcpy(before, segment, sizeof segment);
@@ -356,7 +356,7 @@ static void impossible_arguments_are_refused_and_write_nothing(void **state)
 static void clearing_zeroes_its_slots_and_nothing_else(void **state)
 {
     (void)state;
-    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+    for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++) {
         unsigned char segment[4 * 3 * 4 + 1], row = codec == SHEAF_CODEC_F32 ? 12 : 6;
         for (uint32_t first = 0; first <= 4; first++)
             for (uint32_t n = 0; n <= 4 - first; n++) {

@@ -38,7 +38,7 @@ typedef struct truth {
     float *logits; /* [N_TOKENS, vocab] */
     uint64_t row;  /* bytes of one position's logits */
 } truth;
-static truth truths[N_MODELS][SHEAF_CODEC_COUNT];
+static truth truths[N_MODELS][SHEAF_DTYPE_COUNT];
 
 typedef void way_fn(const rig_options *options, const truth *t);
 
@@ -51,7 +51,7 @@ static int set_up(void **state)
 {
     (void)state;
     for (uint32_t m = 0; m < N_MODELS; m++)
-        for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+        for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++) {
             truth *t = &truths[m][codec];
             rig_options o = plain(m, codec);
             rig r;
@@ -73,7 +73,7 @@ static int tear_down(void **state)
 {
     (void)state;
     for (uint32_t m = 0; m < N_MODELS; m++)
-        for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+        for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++) {
             free(truths[m][codec].text.data);
             free(truths[m][codec].logits);
         }
@@ -83,7 +83,7 @@ static int tear_down(void **state)
 static void with_every_model_and_codec(way_fn *way)
 {
     for (uint32_t m = 0; m < N_MODELS; m++)
-        for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
+        for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++) {
             rig_options o = plain(m, codec);
             way(&o, &truths[m][codec]);
         }

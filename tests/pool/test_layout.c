@@ -142,8 +142,8 @@ static void impossible_layouts_are_refused_by_name(void **state)
     } cases[] = {
         {&layers[1].n_kv_heads, 0, SHEAF_E_LAYOUT, "layers[1].n_kv_heads"},
         {&layers[1].key_dim, 0, SHEAF_E_LAYOUT, "layers[1].key_dim"},
-        {&layers[0].codec_k, 3, SHEAF_E_CODEC, "layers[0].codec_k"},
-        {&layers[1].codec_v, 3, SHEAF_E_CODEC, "layers[1].codec_v"},
+        {&layers[0].codec_k, SHEAF_CODEC_COUNT, SHEAF_E_CODEC, "layers[0].codec_k"},
+        {&layers[1].codec_v, SHEAF_CODEC_COUNT, SHEAF_E_CODEC, "layers[1].codec_v"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sheaf_pool_options options = options_of(2);
