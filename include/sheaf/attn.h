@@ -17,15 +17,21 @@
  *
  *  - score: 16 lanes along the key dimension, element d in lane d mod 16: lane = fma(q, k, lane) from
  *    +0 in ascending d, the last step padded with (+0, +0); lanes summed by the tree (i, i+8) (i, i+4)
- *    (i, i+2) (i, i+1); times scale; soft cap c: c * tanh(s / c). K and V are widened exactly
+ *    (i, i+2) (i, i+1); times scale; soft cap c: c * tanh(s / c). Raw K and V are widened exactly
+ *  - score with quantized keys (sheaf/codec.h): the query q' is the query, for turbo4 rotated as the
+ *    keys are; its unit is max|q'| / 32767, its levels are q' / unit rounded to nearest even, within
+ *    +-32767 (all 0 where the unit is 0); the products of its levels and the key's are summed
+ *    exactly; ((float)sum * the key's scale) * (unit * scale); soft cap
  *  - split: 256 absolute positions: exact maximum m of what is seen, p = exp(s - m); denominator l:
  *    16 lanes, position mod 16, plain sums in ascending order, the same tree; output o: one
  *    fma(p, v, o) from +0 over ascending positions. What is not seen is skipped
+ *  - output with quantized values: fma(p * the value's scale, (float)level, o) instead; for turbo4 it
+ *    stays rotated until the end
  *  - merge, left to right: m = max(m1, m2), a = exp(each - m), l = fma(l2, a2, l1 * a1),
  *    o = fma(o2, a2, o1 * a1); by the fixed binary tree over absolute split indices, a node being an
  *    aligned power of two of them; an absent half passes the other unchanged
  *  - a sink joins last: m' = max(m, sink), a = exp(m - m'), l = fma(l, a, exp(sink - m')), o = o * a
- *  - result: o / l; a query that sees nothing gets zeros
+ *  - result: o / l, for turbo4 values rotated back then; a query that sees nothing gets zeros
  *
  * exp and tanh: base/fmath.h, operation by operation.
  *
@@ -51,8 +57,9 @@ typedef struct sheaf_attn_plan sheaf_attn_plan;
 #define SHEAF_ATTN_SPLIT_TOKENS 256
 #define SHEAF_ATTN_MAX_DIM      512
 
-/* Paths. FUSED reads the blocks in place; GATHER first decodes them into a contiguous f32 buffer
- * of the plan, then attends to that: the same bits; REFERENCE is the double-precision oracle. */
+/* Paths. FUSED reads the blocks in place; GATHER first brings them into a contiguous buffer of the
+ * plan, raw codecs widened to f32, then attends to that: the same bits; REFERENCE is the
+ * double-precision oracle. */
 enum { SHEAF_ATTN_FUSED = 0, SHEAF_ATTN_GATHER = 1, SHEAF_ATTN_REFERENCE = 2 };
 
 /* Query i of an item (absolute position first_pos + i) sees the positions p <= first_pos + i, or
@@ -116,7 +123,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
 
 /* Computes one layer.
  *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens (a power of two, 1 to
- *          1024) and codecs may differ from item to item. The window is the plan's, not the view's
+ *          1024) and codecs, of K and V apart, may differ from item to item. The window is the plan's, not the view's
  *   q:     [sum of n_queries, n_q_heads, key_dim] f32, item after item
  *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written; not over q
  *   report: may be null

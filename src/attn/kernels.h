@@ -5,7 +5,7 @@
  * workspace of a gather has been resolved by its caller into one address a position.
  *
  * The scalar form (kernels_scalar.c) is written from the text of sheaf/attn.h; each other form
- * must give the same bits and shares no arithmetic with it.
+ * must give the same bits and shares no arithmetic with it; only turbo4's rotation is the codec's.
  *
  * Words: a query row is one query of one query head; the rows of a tile share their KV head.
  */
@@ -28,6 +28,16 @@ typedef struct sheaf__attn_part {
     float *o; /* [rows, o_stride] */
 } sheaf__attn_part;
 
+/* Where the finished rows of a tile go. */
+typedef struct sheaf__attn_rows {
+    uint32_t n_rows;
+    uint32_t value_dim;
+    uint32_t o_stride;
+    uint32_t codec_v;
+    const float *sinks; /* [n_rows], or null */
+    float *const *out;  /* [n_rows] addresses of [value_dim] */
+} sheaf__attn_rows;
+
 /* One split of one KV head against a tile of query rows. */
 typedef struct sheaf__attn_split {
     uint32_t n_rows; /* 1 to SHEAF__ATTN_ROWS */
@@ -45,6 +55,8 @@ typedef struct sheaf__attn_split {
     uint32_t end;                  /* first < end <= SHEAF__ATTN_SPLIT */
     const unsigned char *const *k; /* [SHEAF__ATTN_SPLIT] addresses of [key_dim] encoded, */
     const unsigned char *const *v; /* and of [value_dim]; set in [first, end) */
+    const float *k_scale; /* [SHEAF__ATTN_SPLIT] of the positions' rows; set in [first, end) */
+    const float *v_scale; /* where the codec is quantized */
     const unsigned char *const *next_k; /* [n_next] keys of the next split, to be fetched */
     uint32_t n_next;                    /* 0: there is none */
     float *scratch;                     /* sheaf__attn_scratch_floats(), aligned */
@@ -53,18 +65,17 @@ typedef struct sheaf__attn_split {
 typedef struct sheaf__attn_kernels {
     uint32_t isa;
     /* Readies the scratch for the query rows; before the first split() of a tile. Reads n_rows,
-     * key_dim and q. */
+     * key_dim, q and codec_k: for quantized keys the queries are rotated and rounded to levels. */
     void (*pack)(const sheaf__attn_split *in);
     /* Computes the part of one split. */
     void (*split)(const sheaf__attn_split *in, sheaf__attn_part out);
     /* left = left then right, row by row; a row that one side lacks passes unchanged. */
     void (*merge)(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride, sheaf__attn_part left,
                   sheaf__attn_part right);
-    /* Lets the sinks join (null: none; [n_rows]), divides, and writes the rows:
-     * out: [n_rows] addresses of [value_dim]. `part` is used up. */
-    void (*finish)(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride,
-                   sheaf__attn_part part, const float *sinks, float *const *out);
-    /* Widens n numbers of a codec exactly. */
+    /* Lets the sinks join (null: none; [n_rows]), divides, rotates back what turbo4 rotated, and
+     * writes the rows. */
+    void (*finish)(const sheaf__attn_rows *rows, sheaf__attn_part part);
+    /* Widens n numbers of a raw codec exactly. */
     void (*widen)(uint32_t codec, const unsigned char *src, uint32_t n, float *dst);
 } sheaf__attn_kernels;
 
@@ -86,7 +97,8 @@ static inline uint32_t sheaf__attn_padded(uint32_t dim)
 
 /* Scratch of one thread, in floats:
  *   scores   [SHEAF__ATTN_SPLIT, SHEAF__ATTN_ROWS] in either order
- *   queries  [SHEAF__ATTN_ROWS, padded key_dim] in either order
+ *   queries  [SHEAF__ATTN_ROWS, padded key_dim] in either order; or as levels in half the room,
+ *            [SHEAF__ATTN_ROWS, padded key_dim] of int16, and then the units [SHEAF__ATTN_ROWS]
  *   widened  [SHEAF__ATTN_KEYS, padded key_dim or value_dim] */
 static inline uint64_t sheaf__attn_scratch_queries(void)
 {
@@ -105,7 +117,7 @@ static inline uint64_t sheaf__attn_scratch_floats(uint32_t key_dim, uint32_t val
     return sheaf__attn_scratch_widened(key_dim) + (uint64_t)SHEAF__ATTN_KEYS * dim;
 }
 
-/* Bytes of one number of a codec. */
+/* Bytes of one number of a raw codec. */
 static inline uint32_t sheaf__attn_number_bytes(uint32_t codec)
 {
     return codec == SHEAF_CODEC_F32 ? 4 : 2;

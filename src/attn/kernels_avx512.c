@@ -21,6 +21,7 @@
 
 #    include "attn/fetch.h"
 #    include "attn/kernels.h"
+#    include "codec/codec.h"
 
 #    define INLINE   static inline __attribute__((always_inline))
 #    define NOINLINE __attribute__((noinline))
@@ -628,6 +629,10 @@ static void pack(const sheaf__attn_split *in)
 {
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
+    if (sheaf__codec_is_quantized(in->codec_k)) {
+        sheaf__attn_scalar.pack(in);
+        return;
+    }
     if (in->n_rows < FEW_ROWS) {
         memset(q, 0, (size_t)in->n_rows * padded * sizeof *q);
         for (uint32_t r = 0; r < in->n_rows; r++)
@@ -640,9 +645,12 @@ static void pack(const sheaf__attn_split *in)
         for (uint32_t d = 0; d < dim; d++) q[(size_t)d * stride + r] = in->q[r][d];
 }
 
+/* Quantized keys or values take the scalar form. */
 static void split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
-    if (in->n_rows < FEW_ROWS)
+    if (sheaf__codec_is_quantized(in->codec_k) || sheaf__codec_is_quantized(in->codec_v))
+        sheaf__attn_scalar.split(in, out);
+    else if (in->n_rows < FEW_ROWS)
         few_split(in, out);
     else
         many_split(in, out);
@@ -676,18 +684,18 @@ static void merge(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride, sheaf_
     }
 }
 
-static void finish(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride,
-                   sheaf__attn_part part, const float *sinks, float *const *out)
+static void finish(const sheaf__attn_rows *rows, sheaf__attn_part part)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
+    const uint32_t value_dim = rows->value_dim, o_stride = rows->o_stride;
+    for (uint32_t r = 0; r < rows->n_rows; r++) {
         float *o = part.o + (size_t)r * o_stride;
         if (part.l[r] == 0.0f) {
-            memset(out[r], 0, value_dim * sizeof *o);
+            memset(rows->out[r], 0, value_dim * sizeof *o);
             continue;
         }
         __m512 l = _mm512_set1_ps(part.l[r]);
-        if (sinks != NULL) {
-            __m512 m = _mm512_set1_ps(part.m[r]), sink = _mm512_set1_ps(sinks[r]);
+        if (rows->sinks != NULL) {
+            __m512 m = _mm512_set1_ps(part.m[r]), sink = _mm512_set1_ps(rows->sinks[r]);
             __m512 joint = _mm512_max_ps(m, sink);
             __m512 a = exp16(_mm512_sub_ps(m, joint));
             l = _mm512_fmadd_ps(l, a, exp16(_mm512_sub_ps(sink, joint)));
@@ -696,7 +704,8 @@ static void finish(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride,
         }
         for (uint32_t d = 0; d < o_stride; d += W)
             _mm512_store_ps(o + d, _mm512_div_ps(_mm512_load_ps(o + d), l));
-        memcpy(out[r], o, value_dim * sizeof *o);
+        if (rows->codec_v == SHEAF_CODEC_TURBO4) sheaf__turbo4_unrotate(o, value_dim);
+        memcpy(rows->out[r], o, value_dim * sizeof *o);
     }
 }
 

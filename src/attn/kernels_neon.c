@@ -20,6 +20,7 @@
 #    include <string.h>
 
 #    include "attn/kernels.h"
+#    include "codec/codec.h"
 
 #    define INLINE   static inline __attribute__((always_inline))
 #    define W        4  /* floats a vector */
@@ -551,6 +552,10 @@ static void pack(const sheaf__attn_split *in)
 {
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
+    if (sheaf__codec_is_quantized(in->codec_k)) {
+        sheaf__attn_scalar.pack(in);
+        return;
+    }
     if (in->n_rows < FEW_ROWS) {
         memset(q, 0, (size_t)in->n_rows * padded * sizeof *q);
         for (uint32_t r = 0; r < in->n_rows; r++)
@@ -563,9 +568,12 @@ static void pack(const sheaf__attn_split *in)
         for (uint32_t d = 0; d < dim; d++) q[(size_t)d * stride + r] = in->q[r][d];
 }
 
+/* Quantized keys or values take the scalar form. */
 static void split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
-    if (in->n_rows < FEW_ROWS)
+    if (sheaf__codec_is_quantized(in->codec_k) || sheaf__codec_is_quantized(in->codec_v))
+        sheaf__attn_scalar.split(in, out);
+    else if (in->n_rows < FEW_ROWS)
         few_split(in, out);
     else
         many_split(in, out);
@@ -599,25 +607,26 @@ static void merge(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride, sheaf_
     }
 }
 
-static void finish(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride,
-                   sheaf__attn_part part, const float *sinks, float *const *out)
+static void finish(const sheaf__attn_rows *rows, sheaf__attn_part part)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
+    const uint32_t value_dim = rows->value_dim, o_stride = rows->o_stride;
+    for (uint32_t r = 0; r < rows->n_rows; r++) {
         float *o = part.o + (size_t)r * o_stride;
         if (part.l[r] == 0.0f) {
-            memset(out[r], 0, value_dim * sizeof *o);
+            memset(rows->out[r], 0, value_dim * sizeof *o);
             continue;
         }
         float32x4_t l = vdupq_n_f32(part.l[r]), a = vdupq_n_f32(1.0f);
-        if (sinks != NULL) {
-            float32x4_t m = vdupq_n_f32(part.m[r]), sink = vdupq_n_f32(sinks[r]);
+        if (rows->sinks != NULL) {
+            float32x4_t m = vdupq_n_f32(part.m[r]), sink = vdupq_n_f32(rows->sinks[r]);
             float32x4_t joint = greater4(sink, m);
             a = exp4(vsubq_f32(m, joint));
             l = vfmaq_f32(exp4(vsubq_f32(sink, joint)), l, a);
         }
         for (uint32_t d = 0; d < o_stride; d += W)
             vst1q_f32(o + d, vdivq_f32(vmulq_f32(vld1q_f32(o + d), a), l));
-        memcpy(out[r], o, value_dim * sizeof *o);
+        if (rows->codec_v == SHEAF_CODEC_TURBO4) sheaf__turbo4_unrotate(o, value_dim);
+        memcpy(rows->out[r], o, value_dim * sizeof *o);
     }
 }
 

@@ -19,6 +19,8 @@ typedef struct sheaf__attn_addresses {
     uint32_t codec_v;
     const unsigned char *k[SHEAF__ATTN_SPLIT];
     const unsigned char *v[SHEAF__ATTN_SPLIT];
+    float k_scale[SHEAF__ATTN_SPLIT]; /* where the codec is quantized */
+    float v_scale[SHEAF__ATTN_SPLIT];
 } sheaf__attn_addresses;
 
 /* Whether the view is as the item was planned and holds every position that a query sees. */
@@ -26,7 +28,7 @@ sheaf_status sheaf__attn_view_check(const sheaf_attn_plan *plan,
                                     const sheaf__attn_planned *planned,
                                     const sheaf_kv_view *view);
 
-/* Sets the addresses of the positions [first, end) of a split, in place. */
+/* Sets the addresses, and scales, of the positions [first, end) of a split, in place. */
 void sheaf__attn_view_addresses(const sheaf_kv_view *view, uint32_t kv_head, uint32_t split,
                                 uint32_t first, uint32_t end, sheaf__attn_addresses *out);
 
@@ -34,7 +36,7 @@ void sheaf__attn_view_addresses(const sheaf_kv_view *view, uint32_t kv_head, uin
 void sheaf__attn_gather_addresses(const sheaf__attn_job *job, uint32_t kv_head, uint32_t split,
                                   uint32_t first, uint32_t end, sheaf__attn_addresses *out);
 
-/* Decodes what the queries of the item see into the workspace. */
+/* Brings what the queries of the item see into the workspace. */
 void sheaf__attn_gather(const sheaf__attn_job *job);
 
 /* SHEAF_ATTN_REFERENCE, all of it. */

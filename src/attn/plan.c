@@ -226,7 +226,9 @@ static void size_workspace(const sheaf_attn_plan *plan, const sheaf_attn_item *i
         sheaf__attn_scratch_floats(o->key_dim, o->value_dim) +
         (sizes->n_levels + 1) * sheaf__attn_part_floats(SHEAF__ATTN_ROWS, plan->o_stride);
     if (o->path == SHEAF_ATTN_GATHER)
-        sizes->gather_floats = longest * o->n_kv_heads * ((uint64_t)o->key_dim + o->value_dim);
+        sizes->gather_floats = longest * o->n_kv_heads *
+                               (sheaf__attn_gathered_floats(o->key_dim) +
+                                sheaf__attn_gathered_floats(o->value_dim));
     if (o->path == SHEAF_ATTN_REFERENCE) {
         sizes->part_floats = 0;
         sizes->thread_floats = (longest * 2 + SHEAF__ATTN_PAD) & ~(SHEAF__ATTN_PAD - 1ull);

@@ -14,7 +14,7 @@
  *
  *     [n_threads] scratch of the kernels, then a stack of parts       thread_floats each
  *     parts of the runs of units with more than one                   part_floats
- *     one item's keys and values, gathered: [n_kv_heads, visible, key_dim], then values
+ *     one item's keys and values, gathered (gather.c)                 gather_floats
  */
 #ifndef SHEAF_ATTN_PLAN_H
 #define SHEAF_ATTN_PLAN_H
@@ -96,5 +96,11 @@ sheaf__attn_range sheaf__attn_visible(const sheaf_attn_options *options, uint64_
 /* Floats of the part of a tile, a multiple of SHEAF__ATTN_PAD; and its pieces. */
 uint64_t sheaf__attn_part_floats(uint32_t n_rows, uint32_t o_stride);
 sheaf__attn_part sheaf__attn_part_at(float *floats, uint32_t n_rows);
+
+/* Floats that a gathered position takes: as many numbers as `dim`, or codes, and a scale. */
+static inline uint64_t sheaf__attn_gathered_floats(uint32_t dim)
+{
+    return (uint64_t)dim + 1;
+}
 
 #endif

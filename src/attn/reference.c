@@ -1,38 +1,31 @@
 /* attn/reference.c - attention as a textbook writes it, in double precision.
  *
  * The oracle of the tests: one query row after the other, positions in order, no splits. It shares
- * with the other paths the options and the list of units, and nothing that computes.
+ * with the other paths the options and the list of units, and nothing that computes; what blocks hold
+ * is decoded by sheaf_codec_decode.
  */
 #include <math.h>
-#include <string.h>
 
 #include "attn/paths.h"
-#include "base/half.h"
+#include "base/status.h"
 #include "base/thread.h"
 
-/* Number d of position p's key (or value) in a view. */
-static double number(const sheaf_kv_view *view, int is_value, uint32_t head, uint32_t p,
-                     uint32_t d)
+/* Position p's key (or value) in a view, decoded. Returns [dim] in `row`. */
+static const float *decode(const sheaf_kv_view *view, int is_value, uint32_t head, uint32_t p,
+                           float *row)
 {
-    uint32_t codec = is_value ? view->codec_v : view->codec_k;
-    uint64_t dim = is_value ? view->value_dim : view->key_dim;
-    uint64_t size = codec == SHEAF_CODEC_F32 ? 4 : 2;
     uint64_t block = p / view->block_tokens - view->first_block;
-    uint64_t row = view->rows ? view->rows[block] : block;
-    const unsigned char *at = view->base +
-                              row * (is_value ? view->row_stride_v : view->row_stride_k) +
-                              (is_value ? view->v_offset : view->k_offset) +
-                              head * (is_value ? view->v_head_stride : view->k_head_stride) +
-                              ((p % view->block_tokens) * dim + d) * size;
-    if (codec == SHEAF_CODEC_F32) {
-        float x;
-        memcpy(&x, at, sizeof x);
-        return (double)x;
-    }
-    uint16_t half;
-    memcpy(&half, at, sizeof half);
-    return (double)(codec == SHEAF_CODEC_F16 ? sheaf__f32_of_f16(half)
-                                             : sheaf__f32_of_bf16(half));
+    uint64_t at = view->rows ? view->rows[block] : block;
+    const unsigned char *segment =
+        view->base + at * (is_value ? view->row_stride_v : view->row_stride_k) +
+        (is_value ? view->v_offset : view->k_offset) +
+        head * (is_value ? view->v_head_stride : view->k_head_stride);
+    sheaf_status st = sheaf_codec_decode(
+        is_value ? view->codec_v : view->codec_k, segment, view->block_tokens,
+        is_value ? view->value_dim : view->key_dim, p % view->block_tokens, 1, row);
+    SHEAF__ASSERT(st == SHEAF_OK); /* the view was checked */
+    (void)st;
+    return row;
 }
 
 /* s: [sees.hi - sees.lo]; sink: null if there is none */
@@ -40,12 +33,14 @@ static void attend(const sheaf_attn_options *o, const sheaf_kv_view *view, uint3
                    sheaf__attn_range sees, const float *q, const float *sink, double *s,
                    float *out)
 {
+    float row[SHEAF_ATTN_MAX_DIM];
+    double mean[SHEAF_ATTN_MAX_DIM] = {0};
     uint32_t n = sees.hi - sees.lo;
     double top = sink != NULL ? (double)*sink : -INFINITY, sum = 0.0;
     for (uint32_t i = 0; i < n; i++) {
+        const float *k = decode(view, 0, kv_head, sees.lo + i, row);
         double dot = 0.0;
-        for (uint32_t d = 0; d < o->key_dim; d++)
-            dot += (double)q[d] * number(view, 0, kv_head, sees.lo + i, d);
+        for (uint32_t d = 0; d < o->key_dim; d++) dot += (double)q[d] * (double)k[d];
         s[i] = dot * (double)o->scale;
         if (o->softcap != 0.0f) s[i] = (double)o->softcap * tanh(s[i] / (double)o->softcap);
         if (s[i] > top) top = s[i];
@@ -55,12 +50,11 @@ static void attend(const sheaf_attn_options *o, const sheaf_kv_view *view, uint3
         sum += s[i];
     }
     if (sink != NULL) sum += exp((double)*sink - top);
-    for (uint32_t d = 0; d < o->value_dim; d++) {
-        double mean = 0.0;
-        for (uint32_t i = 0; i < n; i++)
-            mean += s[i] * number(view, 1, kv_head, sees.lo + i, d);
-        out[d] = n == 0 ? 0.0f : (float)(mean / sum);
+    for (uint32_t i = 0; i < n; i++) {
+        const float *v = decode(view, 1, kv_head, sees.lo + i, row);
+        for (uint32_t d = 0; d < o->value_dim; d++) mean[d] += s[i] * (double)v[d];
     }
+    for (uint32_t d = 0; d < o->value_dim; d++) out[d] = n == 0 ? 0.0f : (float)(mean[d] / sum);
 }
 
 static void unit_task(void *arg, uint32_t task, uint32_t thread)

@@ -69,11 +69,19 @@ static void reach_split(const sheaf__attn_job *job, const sheaf__attn_unit *unit
                                    to->end, &to->at);
 }
 
-static void finish(const sheaf_attn_plan *plan, const sheaf__attn_unit *unit, const rows *set,
+static void finish(const sheaf__attn_job *job, const sheaf__attn_unit *unit, const rows *set,
                    sheaf__attn_part part)
 {
-    plan->kernels->finish(unit->n_rows, plan->options.value_dim, plan->o_stride, part,
-                          plan->sinks != NULL ? set->sink : NULL, set->out);
+    const sheaf_attn_plan *plan = job->plan;
+    const sheaf__attn_rows to = {
+        .n_rows = unit->n_rows,
+        .value_dim = plan->options.value_dim,
+        .o_stride = plan->o_stride,
+        .codec_v = job->views[unit->item].codec_v,
+        .sinks = plan->sinks != NULL ? set->sink : NULL,
+        .out = set->out,
+    };
+    plan->kernels->finish(&to, part);
 }
 
 static sheaf__attn_part run_part(const sheaf_attn_plan *plan, const sheaf__attn_unit *unit,
@@ -97,6 +105,7 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
         .key_dim = o->key_dim,
         .value_dim = o->value_dim,
         .o_stride = plan->o_stride,
+        .codec_k = job->views[unit->item].codec_k,
         .scale = o->scale,
         .softcap = o->softcap,
         .q = set->q,
@@ -117,6 +126,7 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
         in.first = now->first, in.end = now->end;
         in.k = now->at.k, in.v = now->at.v;
         in.codec_k = now->at.codec_k, in.codec_v = now->at.codec_v;
+        in.k_scale = now->at.k_scale, in.v_scale = now->at.v_scale;
         plan->kernels->split(&in, stack->leaf);
         sheaf__attn_stack_push(stack, split);
     }
@@ -140,13 +150,13 @@ static void attend_task(void *arg, uint32_t index, uint32_t thread)
         plan->sizes.n_levels);
     if (task->first_split == task->end_split) {
         memset(stack.leaf.l, 0, unit->n_rows * sizeof *stack.leaf.l);
-        finish(plan, unit, &set, stack.leaf);
+        finish(job, unit, &set, stack.leaf);
         return;
     }
     walk_splits(job, task, &set, scratch, &stack);
     sheaf__attn_part part = sheaf__attn_stack_fold(&stack);
     if (unit->n_runs == 1) {
-        finish(plan, unit, &set, part);
+        finish(job, unit, &set, part);
         return;
     }
     memcpy(run_part(plan, unit, task->run).m, part.m,
@@ -169,7 +179,7 @@ static void merge_task(void *arg, uint32_t index, uint32_t thread)
         stack.leaf = run_part(plan, unit, run);
         sheaf__attn_stack_push(&stack, unit->first_run + run);
     }
-    finish(plan, unit, &set, sheaf__attn_stack_fold(&stack));
+    finish(job, unit, &set, sheaf__attn_stack_fold(&stack));
 }
 
 static void attend(sheaf__attn_job *job)

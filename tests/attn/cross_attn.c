@@ -108,7 +108,7 @@ static void every_head_dimension_gives_the_bits_of_the_scalar_form(void **state)
         numbers n = {.seed = 10 + i, .n_tokens = 70, .n_kv_heads = 1};
         n.key_dim = dims[i];
         n.value_dim = dims[(i * 7 + 3) % (sizeof dims / sizeof dims[0])];
-        n.codec_k = i % 3, n.codec_v = i / 3 % 3;
+        n.codec_k = i % SHEAF_CODEC_COUNT, n.codec_v = (i * 3 + 1) % SHEAF_CODEC_COUNT;
         sheaf_attn_options o = options_for(&n, 2);
         expect_same_everywhere(&o, &n, (shape){16, 0, 1});
         n.value_dim = n.key_dim;
@@ -120,8 +120,8 @@ static void every_head_dimension_gives_the_bits_of_the_scalar_form(void **state)
 static void every_pair_of_codecs_gives_the_bits_of_the_scalar_form(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 9; i += STRIDE) {
-        numbers n = {100 + i, 280, 2, 32, 48, i % 3, i / 3};
+    for (uint32_t i = 0; i < SHEAF_CODEC_COUNT * SHEAF_CODEC_COUNT; i += STRIDE) {
+        numbers n = {100 + i, 280, 2, 32, 48, i % SHEAF_CODEC_COUNT, i / SHEAF_CODEC_COUNT};
         sheaf_attn_options o = options_for(&n, 4);
         expect_same_everywhere(&o, &n, (shape){32, 0, 1});
     }
@@ -224,7 +224,8 @@ static void a_sequence_alone_gives_the_bits_it_has_in_a_ragged_batch(void **stat
     sheaf_kv_view views[N];
     sheaf_attn_item items[N];
     for (uint32_t i = 0; i < N; i++) {
-        n[i] = (numbers){170 + i, lengths[i], 2, 32, 16, i % 3, (i + 1) % 3};
+        n[i] = (numbers){170 + i, lengths[i], 2, 32, 16, i % SHEAF_CODEC_COUNT,
+                         (i * 2 + 1) % SHEAF_CODEC_COUNT};
         l[i] = layout_make(&n[i], (shape){1u << (i % 6), 0, i % 2});
         views[i] = l[i].view;
         items[i] = (sheaf_attn_item){counts[i], lengths[i] - counts[i], lengths[i], 0};

@@ -19,7 +19,6 @@
 #include <cmocka.h>
 
 #include "base/bits.h"
-#include "base/half.h"
 #include "sheaf/attn.h"
 
 /* The numbers of one sequence in one layer. */
@@ -62,27 +61,11 @@ static inline float number_at(uint64_t seed, uint32_t pos, uint32_t head, uint32
     return (float)((double)(h >> 44) / 524288.0 - 1.0);
 }
 
-static inline uint32_t number_bytes(uint32_t codec)
+static inline uint64_t segment_bytes(uint32_t codec, uint32_t block_tokens, uint32_t dim)
 {
-    return codec == SHEAF_CODEC_F32 ? 4 : 2;
-}
-
-static inline void encode(uint32_t codec, float x, unsigned char *to)
-{
-    if (codec == SHEAF_CODEC_F32) {
-        memcpy(to, &x, 4);
-        return;
-    }
-    uint16_t h = codec == SHEAF_CODEC_F16 ? sheaf__f16_of_f32(x) : sheaf__bf16_of_f32(x);
-    memcpy(to, &h, 2);
-}
-
-/* What a codec makes of a number. */
-static inline float stored(uint32_t codec, float x)
-{
-    if (codec == SHEAF_CODEC_F16) return sheaf__f32_of_f16(sheaf__f16_of_f32(x));
-    if (codec == SHEAF_CODEC_BF16) return sheaf__f32_of_bf16(sheaf__bf16_of_f32(x));
-    return x;
+    uint64_t bytes = 0;
+    assert_int_equal(sheaf_codec_segment_bytes(codec, block_tokens, dim, &bytes), SHEAF_OK);
+    return bytes;
 }
 
 static inline float key_number(const numbers *n, uint32_t pos, uint32_t head, uint32_t d)
@@ -107,21 +90,37 @@ static inline float *queries(const numbers *n, uint32_t n_q_heads, uint32_t firs
     return q;
 }
 
+/* All of one position's key or value. row: [SHEAF_ATTN_MAX_DIM] */
+static inline void key_row(const numbers *n, uint32_t pos, uint32_t head, float *row)
+{
+    for (uint32_t d = 0; d < n->key_dim; d++) row[d] = key_number(n, pos, head, d);
+}
+
+static inline void value_row(const numbers *n, uint32_t pos, uint32_t head, float *row)
+{
+    for (uint32_t d = 0; d < n->value_dim; d++) row[d] = value_number(n, pos, head, d);
+}
+
 static inline void write_position(const numbers *n, const sheaf_kv_view *view, uint32_t pos)
 {
     uint64_t block = pos / view->block_tokens - view->first_block;
-    uint64_t row = view->rows ? view->rows[block] : block, slot = pos % view->block_tokens;
+    uint64_t at = view->rows ? view->rows[block] : block;
+    uint32_t bt = view->block_tokens;
     unsigned char *base = (unsigned char *)(uintptr_t)view->base;
-    uint32_t ks = number_bytes(n->codec_k), vs = number_bytes(n->codec_v);
+    float row[SHEAF_ATTN_MAX_DIM];
     for (uint32_t h = 0; h < n->n_kv_heads; h++) {
-        unsigned char *k = base + row * view->row_stride_k + view->k_offset +
-                           h * view->k_head_stride + slot * n->key_dim * ks;
-        unsigned char *v = base + row * view->row_stride_v + view->v_offset +
-                           h * view->v_head_stride + slot * n->value_dim * vs;
-        for (uint32_t d = 0; d < n->key_dim; d++)
-            encode(n->codec_k, key_number(n, pos, h, d), k + (size_t)d * ks);
-        for (uint32_t d = 0; d < n->value_dim; d++)
-            encode(n->codec_v, value_number(n, pos, h, d), v + (size_t)d * vs);
+        unsigned char *k =
+            base + at * view->row_stride_k + view->k_offset + h * view->k_head_stride;
+        unsigned char *v =
+            base + at * view->row_stride_v + view->v_offset + h * view->v_head_stride;
+        key_row(n, pos, h, row);
+        assert_int_equal(sheaf_codec_encode(n->codec_k, k, bt, n->key_dim, pos % bt, 1,
+                                            SHEAF_DTYPE_F32, row, n->key_dim),
+                         SHEAF_OK);
+        value_row(n, pos, h, row);
+        assert_int_equal(sheaf_codec_encode(n->codec_v, v, bt, n->value_dim, pos % bt, 1,
+                                            SHEAF_DTYPE_F32, row, n->value_dim),
+                         SHEAF_OK);
     }
 }
 
@@ -129,8 +128,9 @@ static inline layout layout_make(const numbers *n, shape s)
 {
     layout out = {0};
     sheaf_kv_view *v = &out.view;
-    uint64_t bt = s.block_tokens, k_segment = bt * n->key_dim * number_bytes(n->codec_k),
-             v_segment = bt * n->value_dim * number_bytes(n->codec_v), bytes;
+    uint64_t bt = s.block_tokens,
+             k_segment = segment_bytes(n->codec_k, s.block_tokens, n->key_dim),
+             v_segment = segment_bytes(n->codec_v, s.block_tokens, n->value_dim), bytes;
     v->n_rows = (uint32_t)((n->n_tokens + bt - 1) / bt) - s.first_block;
     v->first_block = s.first_block;
     v->block_tokens = s.block_tokens;

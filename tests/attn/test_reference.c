@@ -13,11 +13,21 @@
 static double *stored_numbers(const numbers *n, int is_value, uint32_t kv_head)
 {
     uint32_t dim = is_value ? n->value_dim : n->key_dim;
+    uint32_t codec = is_value ? n->codec_v : n->codec_k;
     double *all = malloc((size_t)n->n_tokens * dim * sizeof *all), *to = all;
-    for (uint32_t p = 0; p < n->n_tokens; p++)
-        for (uint32_t d = 0; d < dim; d++)
-            *to++ = is_value ? (double)stored(n->codec_v, value_number(n, p, kv_head, d))
-                             : (double)stored(n->codec_k, key_number(n, p, kv_head, d));
+    for (uint32_t p = 0; p < n->n_tokens; p++) {
+        float row[64];
+        unsigned char segment[64 * 4 + 4];
+        if (is_value)
+            value_row(n, p, kv_head, row);
+        else
+            key_row(n, p, kv_head, row);
+        assert_int_equal(
+            sheaf_codec_encode(codec, segment, 1, dim, 0, 1, SHEAF_DTYPE_F32, row, dim),
+            SHEAF_OK);
+        assert_int_equal(sheaf_codec_decode(codec, segment, 1, dim, 0, 1, row), SHEAF_OK);
+        for (uint32_t d = 0; d < dim; d++) *to++ = (double)row[d];
+    }
     return all;
 }
 

@@ -12,6 +12,7 @@
 #include "attn/fixture.h"
 #include "base/dmath.h"
 #include "base/fmath.h"
+#include "base/half.h"
 #include "base/hash.h"
 #include "engine/sampler.h"
 #include "model/ops.h"
