@@ -1,8 +1,9 @@
-/* bench/cuda/harness.cuh - what all benches of the GPU share: timing with a cold cache, and one table.
+/* bench/cuda/harness.cuh - what all benches of the GPU share: timing with a cold cache, and one
+ * table.
  *
- * A bench file defines a function `void bench_xxx(harness *h)` and is called by bench_cuda.cu. Times are medians of
- * 30, each begun with an L2 full of other bytes; what is measured "in a graph" is one replay. Every figure is a row
- * of the table and, with its particulars, of the log.
+ * A bench file defines a function `void bench_xxx(harness *h)` and is called by bench_cuda.cu.
+ * Times are medians of 30, each begun with an L2 full of other bytes; what is measured "in a
+ * graph" is one replay. Every figure is a row of the table and, with its particulars, of the log.
  *
  *     void bench_xxx(harness *h)
  *     {
@@ -112,8 +113,8 @@ template <typename F> static double harness_time_graph(harness *h, F f, int time
     return us;
 }
 
-/* One row: microseconds, the mark to reach (0: none) and the bytes that must move, of which comes the speed and
- * its share of this run's read ceiling. */
+/* One row: microseconds, the mark to reach (0: none) and the bytes that must move, of which comes
+ * the speed and its share of this run's read ceiling. */
 static inline void harness_row(harness *h, const char *what, double us, double mark_us,
                                double bytes, const char *note)
 {

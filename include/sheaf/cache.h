@@ -106,10 +106,17 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_extend(sheaf_sequence *seq, uin
  * order: pos is at most the end of what this layer has written (writing again is allowed).
  * SHEAF_E_INVALID: no such layer, or k (or v where the layer has values) is null.
  * SHEAF_E_SHAPE: heads, dimensions, dtype or order. SHEAF_E_RANGE: not reserved, or a hole.
- * Allocates nothing. */
+ * SHEAF_E_DEVICE: some are written, and the layer does not count them. Allocates nothing. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_write(sheaf_sequence *seq, uint32_t layer,
                                                        uint32_t pos, uint32_t n,
                                                        const sheaf_kv_source *src);
+
+/* Counts reserved positions [pos, pos + n) of one layer as written: the caller has filled them by
+ * itself, through the addresses of the view, or has queued work of the device's that will
+ * (sheaf/cuda_attn.h). From here on the view spans them. SHEAF_E_INVALID, SHEAF_E_RANGE: as
+ * above. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_wrote(sheaf_sequence *seq, uint32_t layer,
+                                                       uint32_t pos, uint32_t n);
 
 /* Makes the first n reserved positions part of the sequence and gives the rest back: blocks
  * past the new end are released, numbers written past it are gone. n = 0 drops the reservation.
@@ -192,7 +199,7 @@ typedef struct sheaf_gather_info {
 /* Copies the encoded tiles of the blocks that hold visible positions, in order: k: [n_blocks,
  * tile], v: [n_blocks, tile], each tile whole, slots that are not visible as they are. Either
  * may be null to leave it out; `info` may be null. Capacities are in bytes. SHEAF_E_RANGE: too
- * small, nothing written. An empty layer is SHEAF_OK. */
+ * small, nothing written. SHEAF_E_DEVICE: some are copied. An empty layer is SHEAF_OK. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_gather_raw(const sheaf_sequence *seq,
                                                             uint32_t layer, void *k,
                                                             uint64_t k_capacity, void *v,
@@ -201,7 +208,7 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_gather_raw(const sheaf_sequence
 
 /* Decodes the visible positions: k: [n_kv_heads, visible, key_dim], v: [n_kv_heads, visible,
  * value_dim], f32, dense. Capacities in floats; either pointer may be null to leave it out.
- * SHEAF_E_RANGE: too small, nothing written. */
+ * SHEAF_E_RANGE: too small, nothing written. SHEAF_E_DEVICE: some are decoded. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_sequence_gather_f32(const sheaf_sequence *seq,
                                                             uint32_t layer, float *k,
                                                             uint64_t k_capacity, float *v,

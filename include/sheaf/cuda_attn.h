@@ -1,8 +1,9 @@
-/* sheaf/cuda_attn.h - what blocks in the memory of a GPU answer a query, and how numbers get into them.
+/* sheaf/cuda_attn.h - what blocks in the memory of a GPU answer a query, and how numbers get into
+ * them.
  *
- * Owns: plans and kernels of the GPU. Does not own: sequences, blocks, pools; it reads plain views
- * (sheaf/view.h) whose addresses are of the GPU, which the caller keeps valid and held until the work has
- * passed. Built with SHEAF_CUDA=ON only. A `void *stream` is a cudaStream_t.
+ * Owns: plans and kernels of the GPU. Does not own: sequences, blocks, pools; it reads plain
+ * views (sheaf/view.h) whose addresses are of the GPU, which the caller keeps valid and held
+ * until the work has passed. Built with SHEAF_CUDA=ON only. A `void *stream` is a cudaStream_t.
  *
  *     sheaf_cuda_plan *plan = NULL;
  *     st = sheaf_cuda_plan_create(&attn_options, NULL, &plan, &err);
@@ -13,19 +14,23 @@
  *         st = sheaf_cuda_run(plan, &view_of_layer, q, out, stream, NULL);
  *     }
  *
- * Layers of a group differ in offsets alone, so a step is planned once a group, with any layer's views, and
- * a call gets one view of its layer, of which it takes what all items share: base, strides, offsets, heads,
- * dimensions, codecs. Rows are the plan's. Layers with other options, or of another group, take another plan.
+ * Layers of a group differ in offsets alone, so a step is planned once a group, with any layer's
+ * views, and a call gets one view of its layer, of which it takes what all items share: base,
+ * strides, offsets, heads, dimensions, codecs. Rows are the plan's. Layers with other options, or
+ * of another group, take another plan.
  *
- * Same bits here means: a query's result depends on the query, the keys and values that it sees and their
- * absolute positions; not on the batch, the rows, how many slabs there are, or whether others share a prefix
- * with it. Decode and prefill differ in the last bits, and both from the processor's (docs/adr/0003).
+ * Same bits here means: a query's result depends on the query, the keys and values that it sees
+ * and their absolute positions; not on the batch, the rows, how many slabs there are, or whether
+ * others share a prefix with it. Decode and prefill differ in the last bits, and both from the
+ * processor's (docs/adr/0003).
  *
- * Graphs. append, run and gather only launch kernels, so they can be captured. A captured graph keeps the
- * plan's tables: after another plan_batch with the same n_items and n_queries, and contexts that need no more
- * room, replaying it computes the new step. `generation` of the report tells when it must be captured anew.
+ * Graphs. append, run and gather only launch kernels, so they can be captured. A captured graph
+ * keeps the plan's tables: after another plan_batch with the same n_items and n_queries, and
+ * contexts that need no more room, replaying it computes the new step. `generation` of the report
+ * tells when it must be captured anew.
  *
- * Threads. A plan belongs to one thread at a time, and to one stream until what it queued has passed.
+ * Threads. A plan belongs to one thread at a time, and to one stream until what it queued has
+ * passed.
  */
 #ifndef SHEAF_CUDA_ATTN_H
 #define SHEAF_CUDA_ATTN_H
@@ -82,21 +87,23 @@ typedef struct sheaf_cuda_report {
 } sheaf_cuda_report;
 #define SHEAF_CUDA_REPORT_INIT SHEAF_STRUCT_INIT(sheaf_cuda_report)
 
-/* options: as for the processor, but `path` and `isa` are not used. cuda: null means the defaults.
- * SHEAF_E_INVALID: an option out of its range. SHEAF_E_UNSUPPORTED: the kernels do not do it (head dimensions
- * other than 64, 128 and 256), or there is no such GPU. SHEAF_E_NO_MEMORY, SHEAF_E_DEVICE. */
+/* options: as for the processor, but `path` and `isa` are not used. cuda: null means the
+ * defaults. SHEAF_E_INVALID: an option out of its range. SHEAF_E_UNSUPPORTED: the kernels do not
+ * do it (head dimensions other than 64, 128 and 256), or there is no such GPU. SHEAF_E_NO_MEMORY,
+ * SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_create(const sheaf_attn_options *options,
                                                          const sheaf_cuda_attn_options *cuda,
                                                          sheaf_cuda_plan **out,
                                                          sheaf_error *err);
 SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowed */
 
-/* Lays out the work of one step, finds which items share their first blocks, and queues one copy of its tables to
- * the GPU. views: [n_items], host structs with host rows, copied; of one pool's group and layer, so that they
- * differ in rows, n_rows, first_block and n_tokens alone. All items have one query (decode), or any numbers
- * (prefill). A second call with the same or smaller sizes allocates nothing. O(rows).
- * SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, or lack what a query sees; SHEAF_E_OVERFLOW;
- * SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE: the earlier plan stands. */
+/* Lays out the work of one step, finds which items share their first blocks, and queues one copy
+ * of its tables to the GPU. views: [n_items], host structs with host rows, copied; of one pool's
+ * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. All items
+ * have one query (decode), or any numbers (prefill). A second call with the same or smaller sizes
+ * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, or lack what a
+ * query sees; SHEAF_E_OVERFLOW; SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE: the
+ * earlier plan stands. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         const sheaf_kv_view *views,
@@ -105,25 +112,29 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
 /* Computes one layer.
  *   q:   [sum of n_queries, n_q_heads, key_dim] of io_dtype, on the GPU, 16-byte aligned
  *   out: [sum of n_queries, n_q_heads, value_dim] of io_dtype, every element written; not over q
- * report: may be null. SHEAF_E_PLAN: nothing is planned, or the view is not of the planned geometry.
- * SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID, SHEAF_E_DEVICE. */
+ * report: may be null. SHEAF_E_PLAN: nothing is planned, or the view is not of the planned
+ * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID,
+ * SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan,
                                                  const sheaf_kv_view *layer, const void *q,
                                                  void *out, void *stream,
                                                  sheaf_cuda_report *report);
 
-/* Encodes K and V of each item's queries, positions [first_pos, first_pos + n_queries), into their blocks: the
- * bytes that sheaf_sequence_write gives, in every codec. SHEAF_E_PLAN, SHEAF_E_INVALID, SHEAF_E_DEVICE. */
+/* Encodes K and V of each item's queries, positions [first_pos, first_pos + n_queries), into
+ * their blocks: the bytes that sheaf_sequence_write gives, in every codec. SHEAF_E_PLAN,
+ * SHEAF_E_INVALID, SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan,
                                                     const sheaf_kv_view *layer,
                                                     const sheaf_cuda_source *source,
                                                     void *stream);
 
-/* Copies each item's encoded tiles, from the block of the first position that its last query sees to the last
- * block, into arrays of the GPU: the bytes that sheaf_sequence_gather_raw gives.
- *   k: [n_items] host array of addresses, each [n_blocks, n_kv_heads * k_head_stride]; v the same; either
+/* Copies each item's encoded tiles, from the block of the first position that its last query sees
+ * to the last block, into arrays of the GPU: the bytes that sheaf_sequence_gather_raw gives.
+ *   k: [n_items] host array of addresses, each [n_blocks, n_kv_heads * k_head_stride]; v the
+ *     same; either
  *      array may be null, 16-byte aligned addresses
- * Not for capture: the addresses travel by a copy. SHEAF_E_PLAN, SHEAF_E_INVALID, SHEAF_E_NO_MEMORY, SHEAF_E_DEVICE. */
+ * Not for capture: the addresses travel by a copy. SHEAF_E_PLAN, SHEAF_E_INVALID,
+ * SHEAF_E_NO_MEMORY, SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_gather(sheaf_cuda_plan *plan,
                                                     const sheaf_kv_view *layer, void *const *k,
                                                     void *const *v, void *stream);

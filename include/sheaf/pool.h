@@ -76,20 +76,24 @@ typedef struct sheaf_slab_memory {
     void (*release)(void *ctx, void *addr, uint64_t bytes);
 } sheaf_slab_memory;
 
+/* Where slabs lie if not in the machine's own memory: a GPU (sheaf/cuda.h). Outlives its pools. */
+typedef struct sheaf_device sheaf_device;
+
 /* Options of a pool. Copied by sheaf_pool_open; nothing in it need outlive the call. */
 typedef struct sheaf_pool_options {
     uint32_t struct_size;
     uint32_t n_layers;
-    const sheaf_layer *layers;        /* [n_layers] */
-    uint64_t budget_bytes;            /* all slabs of all groups; 0: the machine's memory */
-    uint32_t block_tokens;            /* a power of two, 1 to 1024; 0: 32 */
-    uint32_t slab_blocks;             /* a power of two up to 65536; 0: 32, halved while a slab
+    const sheaf_layer *layers; /* [n_layers] */
+    uint64_t budget_bytes; /* all slabs of all groups; 0: the machine's (or device's) memory */
+    uint32_t block_tokens; /* a power of two, 1 to 1024; 0: 32 */
+    uint32_t slab_blocks;  /* a power of two up to 65536; 0: 32, halved while a slab
                                       would pass 64 MiB */
-    uint32_t slack_slabs;             /* empty slabs kept committed, per group; see no_slack */
-    uint32_t no_slack;                /* non-zero: slack_slabs is meant as given, also 0; else
+    uint32_t slack_slabs;  /* empty slabs kept committed, per group; see no_slack */
+    uint32_t no_slack;     /* non-zero: slack_slabs is meant as given, also 0; else
                                       slack_slabs 0 stands for 1 */
-    const sheaf_allocator *allocator; /* null: the C library's */
+    const sheaf_allocator *allocator;     /* null: the C library's */
     const sheaf_slab_memory *slab_memory; /* null: the system's anonymous memory */
+    sheaf_device *device;                 /* null: the processor; else slab_memory is null */
 } sheaf_pool_options;
 #define SHEAF_POOL_OPTIONS_INIT SHEAF_STRUCT_INIT(sheaf_pool_options)
 
@@ -145,13 +149,16 @@ typedef struct sheaf_fence {
 /* Opens a pool: checks the layout, reserves the ranges, commits nothing.
  * SHEAF_E_LAYOUT, SHEAF_E_OVERFLOW, SHEAF_E_CODEC, SHEAF_E_INVALID: `err` names the field.
  * SHEAF_E_NO_MEMORY: no host memory, or no address range (a smaller budget takes a smaller one).
- * SHEAF_E_LAYOUT also when the budget holds not one block of each group. */
+ * SHEAF_E_LAYOUT also when the budget holds not one block of each group. SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_open(const sheaf_pool_options *options,
                                                   sheaf_pool **out, sheaf_error *err);
 
 /* Gives everything back; pointers and handles from it are void. SHEAF_E_BUSY: blocks are still
  * held or retiring, or sequences, parked ones too, open; the pool stays open. Null is allowed. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_close(sheaf_pool *pool);
+
+/* SHEAF_E_BUSY: a pool is open on the device, which stays open. Null is allowed. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_device_close(sheaf_device *device);
 
 /* ---- layout ------------------------------------------------------------------------------ */
 
@@ -178,10 +185,11 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_group_info(const sheaf_pool *pool, 
 /* Takes counts[g] blocks of each group g, from the fullest slabs that have room; commits slabs as
  * needed, taking back other groups' empty slabs first. All or nothing.
  *   counts: [n_groups]; blocks: [sum of counts], group 0's first. One reference each, of `owner`.
- * SHEAF_FULL: the budget, the range or the system has no room; no block has changed hands, but empty
- * slabs taken back before the system refused stay given back. SHEAF_E_NO_MEMORY: no host memory for
- * the records of new slabs. (After either, host_bytes may be more: what was prepared is kept.) The
- * blocks' content is undefined. O(blocks), plus the new slabs. */
+ * SHEAF_FULL: the budget, the range or the system has no room; no block has changed hands, but
+ * empty slabs taken back before the system refused stay given back. SHEAF_E_NO_MEMORY: no host
+ * memory for the records of new slabs. (After either, host_bytes may be more: what was prepared
+ * is kept.) SHEAF_E_DEVICE: the device has failed, now or before, and nothing is taken any more.
+ * The blocks' content is undefined. O(blocks), plus the new slabs. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_acquire(sheaf_pool *pool, const uint32_t *counts,
                                                      uint32_t owner, sheaf_block *blocks);
 
@@ -214,15 +222,17 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_release_after(sheaf_pool *pool, she
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_transfer(sheaf_pool *pool, sheaf_block block,
                                                       uint32_t from, uint32_t to);
 
-/* Frees retiring blocks whose fences have passed; returns how many are left. */
+/* Takes back the references of copies that are done (sheaf/cuda.h), and frees retiring blocks
+ * whose fences have passed; returns how many of both are left. */
 SHEAF_API uint64_t sheaf_pool_poll(sheaf_pool *pool);
 
-/* Copies a whole block: one memcpy of block_bytes. SHEAF_E_STALE; SHEAF_E_INVALID: of two groups.
- * Who else holds `to` sees the change. */
+/* Copies a whole block: one memcpy of block_bytes, which a device only queues. SHEAF_E_STALE;
+ * SHEAF_E_INVALID: of two groups; SHEAF_E_DEVICE. Who else holds `to` sees the change. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_copy(sheaf_pool *pool, sheaf_block from,
                                                   sheaf_block to);
 
-/* The block's first byte, valid while it is held. SHEAF_E_STALE. */
+/* The block's first byte, valid while it is held; an address of the device where the pool has
+ * one, not for the host to follow. SHEAF_E_STALE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_pool_address(sheaf_pool *pool, sheaf_block block,
                                                      void **out);
 

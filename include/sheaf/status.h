@@ -88,7 +88,7 @@ enum {
     SHEAF_E_STALE = -21,     /* the handle's block was freed since, or never existed */
     SHEAF_E_NOT_OWNED = -22, /* the block has no owner of that kind to release */
     SHEAF_E_CORRUPT = -23,   /* a check function found a broken invariant: a bug */
-    SHEAF_E_DEVICE = -24,    /* the device failed: what it computed or copied is not to be trusted */
+    SHEAF_E_DEVICE = -24,    /* the device failed: do not trust what it computed or copied */
 
     /* cache: -30 to -39 */
     SHEAF_E_RANGE = -30,     /* positions outside what is reserved or committed */

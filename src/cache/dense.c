@@ -226,7 +226,7 @@ sheaf_status sheaf__dense_write(sheaf__dense *dense, uint32_t layer, uint32_t po
     SHEAF__TRY(sheaf__progress_may_write(&dense->progress, layer, pos, n));
     if (n == 0) return SHEAF_OK;
     sheaf_kv_view view = view_to(dense, layer, pos + n);
-    sheaf__tiles_write(&view, pos, n, src);
+    SHEAF__TRY(sheaf__tiles_write(&view, pos, n, src, NULL));
     sheaf__progress_wrote(&dense->progress, layer, pos + n);
     return SHEAF_OK;
 }
@@ -286,8 +286,7 @@ sheaf_status sheaf__dense_gather_f32(const sheaf__dense *dense, uint32_t layer, 
     uint32_t begin = sheaf__visible_begin(end, shape->window);
     SHEAF__TRY(sheaf__tiles_check_room(shape, end - begin, k, k_capacity, v, v_capacity));
     sheaf_kv_view view = view_to(dense, layer, end);
-    sheaf__tiles_read(&view, begin, end, k, v);
-    return SHEAF_OK;
+    return sheaf__tiles_read(&view, begin, end, k, v, NULL);
 }
 
 uint32_t sheaf__dense_length(const sheaf__dense *dense)

@@ -7,8 +7,6 @@
  *
  * The source of a run is one stride; where a tile is the whole block it is one span.
  */
-#include <string.h>
-
 #include "cache/sequence.h"
 #include "cache/tiles.h"
 
@@ -19,15 +17,16 @@ typedef struct tiles {
 } tiles;
 
 /* Copies the tiles of n adjacent rows, the first at `from`. */
-static void copy_run(unsigned char *to, const unsigned char *from, uint32_t n,
-                     uint64_t row_stride, const tiles *t)
+static sheaf_status copy_run(const sheaf_pool *pool, unsigned char *to,
+                             const unsigned char *from, uint32_t n, uint64_t row_stride,
+                             const tiles *t)
 {
-    if (t->bytes == row_stride) {
-        memcpy(to, from + t->offset, n * t->bytes);
-        return;
-    }
+    if (t->bytes == row_stride)
+        return sheaf__pool_read(pool, to, from + t->offset, n * t->bytes);
     for (uint32_t i = 0; i < n; i++)
-        memcpy(to + i * t->bytes, from + i * row_stride + t->offset, t->bytes);
+        SHEAF__TRY(sheaf__pool_read(pool, to + i * t->bytes, from + i * row_stride + t->offset,
+                                    t->bytes));
+    return SHEAF_OK;
 }
 
 /* Rows of rows[0 .. n) that are adjacent to the first, itself included. */
@@ -61,10 +60,11 @@ sheaf_status sheaf_sequence_gather_raw(const sheaf_sequence *seq, uint32_t layer
         run = run_length(rows + i, full.n_blocks - i);
         const unsigned char *from = view.base + rows[i] * view.row_stride_k;
         if (k != NULL)
-            copy_run((unsigned char *)k + i * key.bytes, from, run, view.row_stride_k, &key);
+            SHEAF__TRY(copy_run(seq->pool, (unsigned char *)k + i * key.bytes, from, run,
+                                view.row_stride_k, &key));
         if (v != NULL)
-            copy_run((unsigned char *)v + i * value.bytes, from, run, view.row_stride_v,
-                     &value);
+            SHEAF__TRY(copy_run(seq->pool, (unsigned char *)v + i * value.bytes, from, run,
+                                view.row_stride_v, &value));
     }
     return info != NULL ? sheaf__struct_give(info, &full, sizeof full) : SHEAF_OK;
 }
@@ -77,6 +77,5 @@ sheaf_status sheaf_sequence_gather_f32(const sheaf_sequence *seq, uint32_t layer
     const sheaf_layer *shape = &sheaf__pool_layout(seq->pool)->layers[layer].layer;
     SHEAF__TRY(sheaf__tiles_check_room(shape, end - begin, k, k_capacity, v, v_capacity));
     sheaf_kv_view view = sheaf__sequence_view_to(seq, layer, end);
-    sheaf__tiles_read(&view, begin, end, k, v);
-    return SHEAF_OK;
+    return sheaf__tiles_read(&view, begin, end, k, v, seq->pool);
 }

@@ -150,11 +150,12 @@ sheaf_status sheaf_sequence_need_blocks(const sheaf_sequence *seq, uint32_t n, u
     return SHEAF_OK;
 }
 
-/* Cannot fail: both are live and of one group. */
+/* Both are live and of one group. A device that fails here is the pool's fault: it hands out nothing
+ * any more. */
 static void copy_block(const sheaf_sequence *seq, sheaf_block from, sheaf_block fresh)
 {
     sheaf_status st = sheaf_pool_copy(seq->pool, from, fresh);
-    SHEAF__ASSERT(st == SHEAF_OK);
+    SHEAF__ASSERT(st == SHEAF_OK || st == SHEAF_E_DEVICE);
     (void)st;
 }
 
@@ -254,7 +255,15 @@ sheaf_status sheaf_sequence_write(sheaf_sequence *seq, uint32_t layer, uint32_t 
 #if SHEAF_CHECK >= 1
     assert_exclusive(seq, place->group, pos, n);
 #endif
-    sheaf__tiles_write(&view, pos, n, src);
+    SHEAF__TRY(sheaf__tiles_write(&view, pos, n, src, seq->pool));
+    sheaf__progress_wrote(&seq->progress, layer, pos + n);
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf_sequence_wrote(sheaf_sequence *seq, uint32_t layer, uint32_t pos, uint32_t n)
+{
+    if (seq == NULL) return SHEAF_E_INVALID;
+    SHEAF__TRY(sheaf__progress_may_write(&seq->progress, layer, pos, n));
     sheaf__progress_wrote(&seq->progress, layer, pos + n);
     return SHEAF_OK;
 }

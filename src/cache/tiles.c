@@ -14,6 +14,7 @@
 
 #include "base/bits.h"
 #include "base/status.h"
+#include "codec/codec.h"
 
 /* K or V of a view. */
 typedef struct side {
@@ -63,8 +64,38 @@ sheaf_status sheaf__tiles_check_source(const sheaf_layer *layer, uint32_t n,
     return SHEAF_OK;
 }
 
-static void write_side(const sheaf_kv_view *view, const side *s, uint32_t pos, uint32_t n,
-                       const sheaf_kv_source *src, const unsigned char *numbers)
+/* ---- slab memory that is not the host's ---------------------------------------------------- */
+
+/* Where a tile is worked on: the row itself, or the pool's staging, from where it travels. */
+static bool is_host(const sheaf_pool *pool)
+{
+    return pool == NULL || sheaf__pool_is_host(pool);
+}
+
+/* Copies slots [slot, slot + n) of a staged tile to where it belongs: the whole tile at once, or of each
+ * head its rows and what the codec keeps beside them. */
+static sheaf_status unload(const sheaf_pool *pool, const sheaf_kv_view *view, const side *s,
+                           unsigned char *tile, uint32_t slot, uint32_t n)
+{
+    if (n == view->block_tokens)
+        return sheaf__pool_write(pool, tile, pool->staging, view->n_kv_heads * s->head_stride);
+    uint64_t row = sheaf__codec_row_bytes(s->codec, s->dim);
+    uint64_t scales = view->block_tokens * row;
+    for (uint32_t head = 0; head < view->n_kv_heads; head++) {
+        uint64_t at = head * s->head_stride + slot * row;
+        SHEAF__TRY(sheaf__pool_write(pool, tile + at, pool->staging + at, n * row));
+        if (!sheaf__codec_is_quantized(s->codec)) continue;
+        at = head * s->head_stride + scales + slot * sizeof(float);
+        SHEAF__TRY(sheaf__pool_write(pool, tile + at, pool->staging + at, n * sizeof(float)));
+    }
+    return SHEAF_OK;
+}
+
+/* ---- both ways ----------------------------------------------------------------------------- */
+
+static sheaf_status write_side(const sheaf_kv_view *view, const side *s, uint32_t pos,
+                               uint32_t n, const sheaf_kv_source *src,
+                               const unsigned char *numbers, const sheaf_pool *pool)
 {
     uint64_t size = dtype_bytes(src->dtype);
     bool token_major = src->order == SHEAF_TOKEN_MAJOR;
@@ -74,8 +105,9 @@ static void write_side(const sheaf_kv_view *view, const side *s, uint32_t pos, u
         uint32_t slot = (pos + done) % view->block_tokens;
         uint32_t run = (uint32_t)sheaf__min_u64(view->block_tokens - slot, n - done);
         /* The view is read-only for kernels; here its holder writes its own blocks. */
-        unsigned char *segment =
+        unsigned char *tile =
             (unsigned char *)(uintptr_t)view->base + segment_offset(view, s, pos + done);
+        unsigned char *segment = is_host(pool) ? tile : pool->staging;
         const unsigned char *from = numbers + done * stride * size;
         for (uint32_t head = 0; head < view->n_kv_heads; head++) {
             sheaf_status st = sheaf_codec_encode(s->codec, segment, view->block_tokens, s->dim,
@@ -85,26 +117,34 @@ static void write_side(const sheaf_kv_view *view, const side *s, uint32_t pos, u
             segment += s->head_stride;
             from += head_step;
         }
+        if (!is_host(pool)) SHEAF__TRY(unload(pool, view, s, tile, slot, run));
         done += run;
     }
+    return SHEAF_OK;
 }
 
-void sheaf__tiles_write(const sheaf_kv_view *view, uint32_t pos, uint32_t n,
-                        const sheaf_kv_source *src)
+sheaf_status sheaf__tiles_write(const sheaf_kv_view *view, uint32_t pos, uint32_t n,
+                                const sheaf_kv_source *src, const sheaf_pool *pool)
 {
     side k = side_k(view), v = side_v(view);
-    write_side(view, &k, pos, n, src, src->k);
-    if (view->value_dim != 0) write_side(view, &v, pos, n, src, src->v);
+    SHEAF__TRY(write_side(view, &k, pos, n, src, src->k, pool));
+    if (view->value_dim != 0) SHEAF__TRY(write_side(view, &v, pos, n, src, src->v, pool));
+    return SHEAF_OK;
 }
 
-static void read_side(const sheaf_kv_view *view, const side *s, uint32_t begin, uint32_t end,
-                      float *to)
+static sheaf_status read_side(const sheaf_kv_view *view, const side *s, uint32_t begin,
+                              uint32_t end, float *to, const sheaf_pool *pool)
 {
     uint64_t head_step = (uint64_t)(end - begin) * s->dim;
     for (uint32_t pos = begin; pos < end;) {
         uint32_t slot = pos % view->block_tokens;
         uint32_t run = (uint32_t)sheaf__min_u64(view->block_tokens - slot, end - pos);
         const unsigned char *segment = view->base + segment_offset(view, s, pos);
+        if (!is_host(pool)) {
+            uint64_t bytes = view->n_kv_heads * s->head_stride;
+            SHEAF__TRY(sheaf__pool_read(pool, pool->staging, segment, bytes));
+            segment = pool->staging;
+        }
         for (uint32_t head = 0; head < view->n_kv_heads; head++) {
             sheaf_status st =
                 sheaf_codec_decode(s->codec, segment, view->block_tokens, s->dim, slot, run,
@@ -115,14 +155,17 @@ static void read_side(const sheaf_kv_view *view, const side *s, uint32_t begin, 
         }
         pos += run;
     }
+    return SHEAF_OK;
 }
 
-void sheaf__tiles_read(const sheaf_kv_view *view, uint32_t begin, uint32_t end, float *k,
-                       float *v)
+sheaf_status sheaf__tiles_read(const sheaf_kv_view *view, uint32_t begin, uint32_t end,
+                               float *k, float *v, const sheaf_pool *pool)
 {
     side key = side_k(view), value = side_v(view);
-    if (k != NULL) read_side(view, &key, begin, end, k);
-    if (v != NULL && view->value_dim != 0) read_side(view, &value, begin, end, v);
+    if (k != NULL) SHEAF__TRY(read_side(view, &key, begin, end, k, pool));
+    if (v != NULL && view->value_dim != 0)
+        SHEAF__TRY(read_side(view, &value, begin, end, v, pool));
+    return SHEAF_OK;
 }
 
 /* Whether heads * visible * dim fits 64 bits and `capacity`. */

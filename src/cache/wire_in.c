@@ -226,6 +226,24 @@ sheaf_status sheaf__wire_in_open_block(sheaf__wire_in *in, const sheaf__wire_hea
     return SHEAF_OK;
 }
 
+/* Bytes of a row; to another device by way of the pool's staging. */
+static sheaf_status get_bytes(sheaf__wire_in *in, const sheaf_pool *pool, unsigned char *to,
+                              uint64_t bytes)
+{
+    if (sheaf__pool_is_host(pool)) return sheaf__wire_in_get(in, to, bytes);
+    while (bytes != 0) {
+        uint64_t piece = sheaf__min_u64(bytes, pool->staging_bytes);
+        SHEAF__TRY(sheaf__wire_in_get(in, pool->staging, piece));
+        sheaf_status st = sheaf__pool_write(pool, to, pool->staging, piece);
+        if (st != SHEAF_OK)
+            return sheaf__error_set(in->err, st, "a block cannot be written to its device: %s",
+                                    sheaf_status_text(st));
+        to += piece;
+        bytes -= piece;
+    }
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf__wire_in_block(sheaf__wire_in *in, const sheaf__wire_head *head,
                                   const sheaf_pool *pool, sheaf_block block, uint64_t number)
 {
@@ -235,6 +253,6 @@ sheaf_status sheaf__wire_in_block(sheaf__wire_in *in, const sheaf__wire_head *he
     uint32_t next = 0;
     uint64_t offset, bytes;
     while (sheaf__wire_next_run(layout, block.group, &next, &offset, &bytes))
-        SHEAF__TRY(sheaf__wire_in_get(in, row + offset, bytes));
+        SHEAF__TRY(get_bytes(in, pool, row + offset, bytes));
     return sheaf__wire_in_close(in);
 }

@@ -121,17 +121,45 @@ uint64_t sheaf__wire_scratch_bytes(const sheaf__layout *layout)
     return most;
 }
 
-/* One tile of a block that is not full: a head's segment at a time, its unused slots cleared. */
-static void put_part_of_tile(sheaf__wire_out *out, const sheaf__layer_layout *place, bool v,
-                             const unsigned char *row, uint32_t block_tokens, uint32_t n_slots,
-                             unsigned char *scratch)
+/* Copies bytes of a row to the host's memory. A failure stays in out->status. */
+static void fetch_bytes(sheaf__wire_out *out, const sheaf_pool *pool, unsigned char *to,
+                        const unsigned char *from, uint64_t bytes)
 {
+    sheaf_status st = sheaf__pool_read(pool, to, from, bytes);
+    if (st != SHEAF_OK && out->status == SHEAF_OK)
+        out->status = sheaf__error_set(
+            out->err, st, "a block cannot be read from its device: %s", sheaf_status_text(st));
+}
+
+/* Bytes of a row as they are; from another device by way of the pool's staging. */
+static void put_bytes(sheaf__wire_out *out, const sheaf_pool *pool, const unsigned char *from,
+                      uint64_t bytes)
+{
+    if (sheaf__pool_is_host(pool)) {
+        sheaf__wire_out_put(out, from, bytes);
+        return;
+    }
+    while (bytes != 0 && out->status == SHEAF_OK) {
+        uint64_t piece = sheaf__min_u64(bytes, pool->staging_bytes);
+        fetch_bytes(out, pool, pool->staging, from, piece);
+        sheaf__wire_out_put(out, pool->staging, piece);
+        from += piece;
+        bytes -= piece;
+    }
+}
+
+/* One tile of a block that is not full: a head's segment at a time, its unused slots cleared. */
+static void put_part_of_tile(sheaf__wire_out *out, const sheaf_pool *pool,
+                             const sheaf__layer_layout *place, bool v, const unsigned char *row,
+                             uint32_t n_slots, unsigned char *scratch)
+{
+    uint32_t block_tokens = sheaf__pool_layout(pool)->block_tokens;
     uint64_t bytes = v ? place->v_segment_bytes : place->k_segment_bytes;
     uint32_t dim = v ? place->layer.value_dim : place->layer.key_dim;
     uint32_t codec = v ? place->layer.codec_v : place->layer.codec_k;
     const unsigned char *from = row + (v ? place->v_offset : place->k_offset);
     for (uint32_t head = 0; bytes != 0 && head < place->layer.n_kv_heads; head++) {
-        memcpy(scratch, from + head * bytes, bytes);
+        fetch_bytes(out, pool, scratch, from + head * bytes, bytes);
         sheaf_status st = sheaf__codec_clear(codec, scratch, block_tokens, dim, n_slots,
                                              block_tokens - n_slots);
         SHEAF__ASSERT(st == SHEAF_OK);
@@ -154,12 +182,12 @@ sheaf_status sheaf__wire_out_block(sheaf__wire_out *out, const sheaf_pool *pool,
     uint64_t offset, bytes;
     while (n_slots == layout->block_tokens &&
            sheaf__wire_next_run(layout, block.group, &next, &offset, &bytes))
-        sheaf__wire_out_put(out, row + offset, bytes);
+        put_bytes(out, pool, row + offset, bytes);
     for (uint32_t i = 0; n_slots < layout->block_tokens && i < layout->n_layers; i++) {
         const sheaf__layer_layout *place = &layout->layers[i];
         if (place->group != block.group) continue;
-        put_part_of_tile(out, place, false, row, layout->block_tokens, n_slots, scratch);
-        put_part_of_tile(out, place, true, row, layout->block_tokens, n_slots, scratch);
+        put_part_of_tile(out, pool, place, false, row, n_slots, scratch);
+        put_part_of_tile(out, pool, place, true, row, n_slots, scratch);
     }
     return sheaf__wire_out_close(out);
 }

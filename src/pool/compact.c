@@ -80,9 +80,8 @@ static void move_block(sheaf_pool *pool, uint32_t g, uint32_t from)
     uint32_t to = sheaf__group_take(group);
     sheaf__record *was = sheaf__record_for_row(group, from);
     sheaf__record *is = sheaf__record_for_row(group, to);
-    pool->device.copy(pool->device.ctx, sheaf__row_address(group, to),
-                      sheaf__row_address(group, from), group->layout->block_bytes);
-    group->counts.copied++;
+    /* a failed copy is the pool's fault: nothing of it is handed out any more */
+    (void)!sheaf__pool_copy_row(pool, g, from, to);
     is->state = SHEAF__ROW_HELD;
     is->total = is->by_kind[SHEAF_OWNER_TREE] = 1;
     is->holder = was->holder;

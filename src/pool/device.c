@@ -63,10 +63,11 @@ static void system_release(void *ctx, void *addr, uint64_t bytes)
     munmap(addr, bytes);
 }
 
-static void cpu_copy(void *ctx, void *to, const void *from, uint64_t bytes)
+static sheaf_status cpu_copy(void *ctx, void *to, const void *from, uint64_t bytes)
 {
     (void)ctx;
     memcpy(to, from, bytes);
+    return SHEAF_OK;
 }
 
 static void cpu_poison(void *ctx, void *addr, uint64_t bytes)
@@ -102,4 +103,12 @@ uint64_t sheaf__device_machine_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+}
+
+sheaf_status sheaf_device_close(sheaf_device *device)
+{
+    if (device == NULL) return SHEAF_OK;
+    if (atomic_load_explicit(&device->n_pools, memory_order_acquire) != 0) return SHEAF_E_BUSY;
+    device->close(device);
+    return SHEAF_OK;
 }

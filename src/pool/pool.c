@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "pool/flight.h"
 #include "pool/grow.h"
 #include "pool/holder.h"
 
@@ -79,6 +80,7 @@ static sheaf_status check_hooks(const sheaf_allocator *allocator,
 
 static sheaf_status check_budget(sheaf_pool *pool, uint64_t budget, sheaf_error *err)
 {
+    if (budget == 0) budget = pool->device.memory_bytes;
     pool->budget_bytes = budget != 0 ? budget : sheaf__device_machine_bytes();
     pool->usable_bytes = pool->budget_bytes & ~(pool->layout.granularity - 1);
     uint64_t least = 0;
@@ -149,12 +151,36 @@ static sheaf_status open_groups(sheaf_pool *pool, uint32_t first_slab, sheaf_err
     return SHEAF_OK;
 }
 
+/* Host memory for one tile of any layer, where slab memory is not the host's. */
+static sheaf_status open_staging(sheaf_pool *pool, sheaf_error *err)
+{
+    uint64_t most = 0;
+    if (sheaf__pool_is_host(pool)) return SHEAF_OK;
+    for (uint32_t i = 0; i < pool->layout.n_layers; i++) {
+        const sheaf__layer_layout *place = &pool->layout.layers[i];
+        uint64_t heads = place->layer.n_kv_heads;
+        most = sheaf__max_u64(most, heads * place->k_segment_bytes);
+        most = sheaf__max_u64(most, heads * place->v_segment_bytes);
+    }
+    pool->staging = sheaf__memory_alloc_aligned(&pool->memory, most, 1, SHEAF__TILE_ALIGN);
+    if (pool->staging == NULL)
+        return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no host memory for a tile");
+    pool->staging_bytes = most;
+    return SHEAF_OK;
+}
+
 static void destroy(sheaf_pool *pool)
 {
+    sheaf__memory_free_aligned(&pool->memory, pool->staging, pool->staging_bytes, 1,
+                               SHEAF__TILE_ALIGN);
+    sheaf__memory_free(&pool->memory, pool->flights, pool->flights_capacity,
+                       sizeof pool->flights[0]);
     for (uint32_t g = 0; g < SHEAF_MAX_GROUPS; g++)
         sheaf__group_close(&pool->groups[g], &pool->device, &pool->memory);
     sheaf__layout_destroy(&pool->layout, &pool->memory);
     sheaf__memory memory = pool->memory;
+    if (pool->opened_on != NULL)
+        atomic_fetch_sub_explicit(&pool->opened_on->n_pools, 1, memory_order_release);
     SHEAF__ASSERT(memory.live_bytes == sizeof *pool);
     sheaf__memory_free(&memory, pool, 1, sizeof *pool);
 }
@@ -176,6 +202,7 @@ static sheaf_status open_complete(const sheaf_pool_options *options,
     sheaf_status st = sheaf__layout_create(options, device->memory.granularity, &pool->memory,
                                            &pool->layout, err);
     if (st == SHEAF_OK) st = check_budget(pool, options->budget_bytes, err);
+    if (st == SHEAF_OK) st = open_staging(pool, err);
     if (st == SHEAF_OK) st = open_groups(pool, first_slab, err);
     if (st != SHEAF_OK) {
         destroy(pool);
@@ -203,8 +230,19 @@ sheaf_status sheaf_pool_open(const sheaf_pool_options *options, sheaf_pool **out
         return sheaf__error_set(err, SHEAF_E_INVALID, "options or out is null");
     sheaf_pool_options complete;
     SHEAF__TRY(sheaf__struct_take(&complete, sizeof complete, options, err));
-    sheaf__device device = sheaf__device_cpu(complete.slab_memory);
-    return open_complete(&complete, &device, 0, out, err);
+    if (complete.device == NULL) {
+        sheaf__device device = sheaf__device_cpu(complete.slab_memory);
+        return open_complete(&complete, &device, 0, out, err);
+    }
+    if (complete.slab_memory != NULL)
+        return sheaf__error_set(err, SHEAF_E_INVALID,
+                                "slab_memory and device: a device brings its own memory");
+    sheaf_pool *pool = NULL;
+    SHEAF__TRY(open_complete(&complete, &complete.device->door, 0, &pool, err));
+    pool->opened_on = complete.device;
+    atomic_fetch_add_explicit(&complete.device->n_pools, 1, memory_order_relaxed);
+    *out = pool;
+    return SHEAF_OK;
 }
 
 sheaf_status sheaf_pool_close(sheaf_pool *pool)
@@ -309,6 +347,7 @@ sheaf_status sheaf_pool_acquire(sheaf_pool *pool, const uint32_t *counts, uint32
     uint64_t total = 0;
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) total += counts[g];
     if (total != 0 && blocks == NULL) return SHEAF_E_INVALID;
+    SHEAF__TRY(pool->fault);
     sheaf__pool_enter(pool);
     sheaf_status st = sheaf__pool_grow(pool, counts);
     for (uint32_t g = 0; st == SHEAF_OK && g < pool->layout.n_groups; g++) {
@@ -332,6 +371,7 @@ sheaf_status sheaf_pool_can_acquire(const sheaf_pool *pool, const uint32_t *coun
 sheaf_status sheaf_pool_presize(sheaf_pool *pool, const uint32_t *counts)
 {
     if (pool == NULL || counts == NULL) return SHEAF_E_INVALID;
+    SHEAF__TRY(pool->fault);
     sheaf__pool_enter(pool);
     sheaf_status st = sheaf__pool_grow(pool, counts);
     sheaf__pool_leave(pool);
@@ -431,7 +471,7 @@ sheaf_status sheaf__block_transfer(sheaf_pool *pool, sheaf_block block, uint32_t
 
 uint64_t sheaf__pool_collect(sheaf_pool *pool)
 {
-    uint64_t left = 0;
+    uint64_t left = sheaf__flights_land(pool);
     for (uint32_t g = 0; g < pool->layout.n_groups; g++) {
         sheaf__group *group = &pool->groups[g];
         uint32_t *link = &group->retiring;
@@ -497,17 +537,41 @@ uint64_t sheaf_pool_poll(sheaf_pool *pool)
 
 /* ---- reaching ------------------------------------------------------------------------------ */
 
+/* Keeps the first fault; no pool is a const object. */
+static sheaf_status note_fault(const sheaf_pool *pool, sheaf_status st)
+{
+    if (st != SHEAF_OK && pool->fault == SHEAF_OK) ((sheaf_pool *)pool)->fault = st;
+    return st;
+}
+
+sheaf_status sheaf__pool_read(const sheaf_pool *pool, void *to, const unsigned char *from,
+                              uint64_t bytes)
+{
+    return note_fault(pool, sheaf__device_read(&pool->device, to, from, bytes));
+}
+
+sheaf_status sheaf__pool_write(const sheaf_pool *pool, unsigned char *to, const void *from,
+                               uint64_t bytes)
+{
+    return note_fault(pool, sheaf__device_write(&pool->device, to, from, bytes));
+}
+
+sheaf_status sheaf__pool_copy_row(sheaf_pool *pool, uint32_t g, uint32_t from, uint32_t to)
+{
+    sheaf__group *group = &pool->groups[g];
+    group->counts.copied++;
+    return note_fault(pool, pool->device.copy(pool->device.ctx, sheaf__row_address(group, to),
+                                              sheaf__row_address(group, from),
+                                              group->layout->block_bytes));
+}
+
 static sheaf_status copy(sheaf_pool *pool, sheaf_block from, sheaf_block to)
 {
     if (sheaf__pool_live(pool, from) == NULL || sheaf__pool_live(pool, to) == NULL)
         return SHEAF_E_STALE;
     if (from.group != to.group) return SHEAF_E_INVALID;
     if (from.row == to.row) return SHEAF_OK;
-    sheaf__group *group = &pool->groups[from.group];
-    pool->device.copy(pool->device.ctx, sheaf__row_address(group, to.row),
-                      sheaf__row_address(group, from.row), group->layout->block_bytes);
-    group->counts.copied++;
-    return SHEAF_OK;
+    return sheaf__pool_copy_row(pool, from.group, from.row, to.row);
 }
 
 sheaf_status sheaf_pool_copy(sheaf_pool *pool, sheaf_block from, sheaf_block to)

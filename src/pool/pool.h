@@ -49,6 +49,12 @@ void sheaf__pool_unregister(sheaf_pool *pool, sheaf__owner *owner);
 struct sheaf_pool {
     sheaf__memory memory;
     sheaf__device device;
+    sheaf_device *opened_on; /* null: a device that is nobody's, as the processor */
+    sheaf_status fault;      /* SHEAF_OK, or what the device said when it failed first */
+    unsigned char *staging;  /* [staging_bytes] of the host, where slabs are not: a tile */
+    uint64_t staging_bytes;
+    struct sheaf__flight *flights; /* [n_flights]; flight.h */
+    uint64_t n_flights, flights_capacity;
     sheaf__layout layout;
     sheaf__group groups[SHEAF_MAX_GROUPS];
     sheaf__list owners;
@@ -86,6 +92,19 @@ static inline unsigned char *sheaf__pool_row(const sheaf_pool *pool, uint32_t gr
 {
     return sheaf__row_address(&pool->groups[group], row);
 }
+
+/* Whether rows can be read and written through their addresses. */
+static inline bool sheaf__pool_is_host(const sheaf_pool *pool)
+{
+    return sheaf__device_is_host(&pool->device);
+}
+
+/* Between rows and memory of the host; `from` and `to` lie in a row. SHEAF_E_DEVICE, also kept as
+ * the pool's fault. */
+SHEAF_WARN sheaf_status sheaf__pool_read(const sheaf_pool *pool, void *to,
+                                         const unsigned char *from, uint64_t bytes);
+SHEAF_WARN sheaf_status sheaf__pool_write(const sheaf_pool *pool, unsigned char *to,
+                                          const void *from, uint64_t bytes);
 
 /* The record of a live block; null when the handle is stale or was never one. */
 static inline sheaf__record *sheaf__pool_live(const sheaf_pool *pool, sheaf_block block)
@@ -132,7 +151,12 @@ void sheaf__stats_store(sheaf_pool *pool);
 /* The invariants that hold between any two sheaf__block_ calls. check.c */
 SHEAF_WARN sheaf_status sheaf__pool_check_rows(const sheaf_pool *pool, sheaf_error *err);
 
-/* Frees retiring blocks whose fences have passed; returns how many are left. */
+/* Copies a row of a group over another. A failed copy is the pool's fault from then on. */
+SHEAF_WARN sheaf_status sheaf__pool_copy_row(sheaf_pool *pool, uint32_t g, uint32_t from,
+                                             uint32_t to);
+
+/* Takes back the references of flights that have landed, and frees retiring blocks whose fences
+ * have passed; returns how many of both are left. */
 uint64_t sheaf__pool_collect(sheaf_pool *pool);
 
 /* ---- structs that grow with versions ----------------------------------------------------- */

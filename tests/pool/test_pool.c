@@ -410,11 +410,12 @@ static void the_steady_state_allocates_nothing(void **state)
 }
 
 /* A device that calls back into the pool that called it. */
-static void re_enter(void *ctx, void *to, const void *from, uint64_t bytes)
+static sheaf_status re_enter(void *ctx, void *to, const void *from, uint64_t bytes)
 {
     sheaf_pool **pool = ctx;
     (void)to, (void)from, (void)bytes;
     sheaf_pool_poll(*pool);
+    return SHEAF_OK;
 }
 
 static void re_entering_a_call_is_caught_where_checks_are_on(void **state)

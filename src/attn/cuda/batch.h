@@ -1,9 +1,11 @@
 /* attn/cuda/batch.h - a planned step as kernels see it: its items and their rows, on the GPU.
  *
- * Owns: the two tables that plan_batch uploads and that every kernel reads. For C and for kernels.
+ * Owns: the two tables that plan_batch uploads and that every kernel reads. For C and for
+ * kernels.
  *
  *     items  | item 0 | item 1 | ...                 rows of item i: rows[items[i].rows_at ...)
- *     rows   | rows of item 0 | rows of item 1 | ... the row of block b: rows[rows_at + b - first_block]
+ *     rows   | rows of item 0 | rows of item 1 | ... the row of block b: rows[rows_at + b -
+ *       first_block]
  */
 #ifndef SHEAF_ATTN_CUDA_BATCH_H
 #define SHEAF_ATTN_CUDA_BATCH_H
@@ -37,8 +39,8 @@ typedef struct sheaf__cuda_batch {
     uint32_t causal;
 } sheaf__cuda_batch;
 
-/* The planned step, if `layer` has the planned heads, dimensions and block_tokens. SHEAF_E_PLAN: it has not, or
- * nothing is planned. plan.c */
+/* The planned step, if `layer` has the planned heads, dimensions and block_tokens. SHEAF_E_PLAN:
+ * it has not, or nothing is planned. plan.c */
 SHEAF_WARN sheaf_status sheaf__cuda_plan_tables(const sheaf_cuda_plan *plan,
                                                 const sheaf_kv_view *layer,
                                                 sheaf__cuda_batch *out);

@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* SHEAF_E_UNSUPPORTED: no driver, no such GPU, or one that the kernels are not built for. SHEAF_E_DEVICE. */
+/* SHEAF_E_UNSUPPORTED: no driver, no such GPU, or one that the kernels are not built for.
+ * SHEAF_E_DEVICE. */
 SHEAF_WARN sheaf_status sheaf__cuda_kernels_run(uint32_t ordinal, sheaf_error *err);
 
 #ifdef __cplusplus
