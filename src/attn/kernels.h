@@ -97,18 +97,24 @@ static inline uint32_t sheaf__attn_padded(uint32_t dim)
 
 /* Scratch of one thread, in floats:
  *   scores   [SHEAF__ATTN_SPLIT, SHEAF__ATTN_ROWS] in either order
- *   queries  [SHEAF__ATTN_ROWS, padded key_dim] in either order; or as levels in half the room,
- *            [SHEAF__ATTN_ROWS, padded key_dim] of int16, and then the units [SHEAF__ATTN_ROWS]
+ *   queries  [SHEAF__ATTN_ROWS, padded key_dim] in either order; or their levels, rows of int16
+ *            padded to at most twice as many
+ *   units    [SHEAF__ATTN_ROWS] of the levels
  *   widened  [SHEAF__ATTN_KEYS, padded key_dim or value_dim] */
 static inline uint64_t sheaf__attn_scratch_queries(void)
 {
     return (uint64_t)SHEAF__ATTN_SPLIT * SHEAF__ATTN_ROWS;
 }
 
-static inline uint64_t sheaf__attn_scratch_widened(uint32_t key_dim)
+static inline uint64_t sheaf__attn_scratch_units(uint32_t key_dim)
 {
     return sheaf__attn_scratch_queries() +
            (uint64_t)SHEAF__ATTN_ROWS * sheaf__attn_padded(key_dim);
+}
+
+static inline uint64_t sheaf__attn_scratch_widened(uint32_t key_dim)
+{
+    return sheaf__attn_scratch_units(key_dim) + SHEAF__ATTN_ROWS;
 }
 
 static inline uint64_t sheaf__attn_scratch_floats(uint32_t key_dim, uint32_t value_dim)

@@ -15,146 +15,14 @@
  */
 #if defined(__x86_64__)
 
-#    include <immintrin.h>
 #    include <math.h>
-#    include <string.h>
 
 #    include "attn/fetch.h"
-#    include "attn/kernels.h"
-#    include "codec/codec.h"
+#    include "attn/vector_avx512.h"
 
-#    define INLINE   static inline __attribute__((always_inline))
 #    define NOINLINE __attribute__((noinline))
-#    define W        16 /* floats a vector */
 #    define FEW_ROWS 16 /* below: the form for few rows */
 #    define STEP     16 /* positions of V between changes of the output columns */
-#    define SPLIT    SHEAF__ATTN_SPLIT
-
-/* --- numbers ------------------------------------------------------------------------------ */
-
-/* Sixteen numbers of a codec from p. */
-INLINE __m512 widen16(const uint32_t codec, const unsigned char *p)
-{
-    if (codec == SHEAF_CODEC_F32) return _mm512_loadu_ps((const float *)(const void *)p);
-    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    if (codec == SHEAF_CODEC_F16) return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
-/* The first n < 16 numbers from p, then zeros; reads no byte beyond them. */
-INLINE __m512 widen_tail(const uint32_t codec, const unsigned char *p, uint32_t n)
-{
-    unsigned char copy[W * 4] __attribute__((aligned(64))) = {0};
-    memcpy(copy, p, (size_t)n * sheaf__attn_number_bytes(codec));
-    return widen16(codec, copy);
-}
-
-/* Vector i of a row of dim numbers, zeros behind its end. */
-INLINE __m512 widen_at(const uint32_t codec, const unsigned char *row, uint32_t i, uint32_t dim)
-{
-    const unsigned char *p = row + (size_t)i * W * sheaf__attn_number_bytes(codec);
-    uint32_t left = dim - i * W;
-    return left >= W ? widen16(codec, p) : widen_tail(codec, p, left);
-}
-
-/* exp, operation by operation as in the text of base/fmath.h. */
-INLINE __m512 exp16(__m512 x)
-{
-    const __m512 magic = _mm512_set1_ps(12582912.0f);
-    __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    x = _mm512_min_ps(x, _mm512_set1_ps(88.0f));
-    __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), magic);
-    __m512 n = _mm512_sub_ps(t, magic);
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    __m512 y = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
-    y = _mm512_add_ps(y, _mm512_set1_ps(1.0f));
-    __m512i e = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(magic));
-    e = _mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23);
-    return _mm512_maskz_mul_ps(kept, y, _mm512_castsi512_ps(e));
-}
-
-INLINE __m512 tanh16(__m512 x)
-{
-    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
-    __m512 a = _mm512_andnot_ps(sign, x);
-    __m512 z = _mm512_mul_ps(x, x);
-    __m512 p = _mm512_set1_ps(-5.70498872745e-3f);
-    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(2.06390887954e-2f));
-    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-5.37397155531e-2f));
-    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(1.33314422036e-1f));
-    p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(-3.33332819422e-1f));
-    __m512 inner = _mm512_fmadd_ps(_mm512_mul_ps(p, z), x, x);
-    __m512 e = _mm512_add_ps(exp16(_mm512_add_ps(a, a)), one);
-    __m512 y = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), e));
-    y = _mm512_or_ps(_mm512_andnot_ps(sign, y), _mm512_and_ps(sign, x));
-    __mmask16 is_inner = _mm512_cmp_ps_mask(a, _mm512_set1_ps(0.625f), _CMP_LT_OQ);
-    return _mm512_mask_blend_ps(is_inner, y, inner);
-}
-
-INLINE __m512 cap16(__m512 s, float softcap)
-{
-    __m512 c = _mm512_set1_ps(softcap);
-    return _mm512_mul_ps(c, tanh16(_mm512_div_ps(s, c)));
-}
-
-/* The trees of sixteen sets of lanes, sums in order. Each level adds the two halves of what is
- * left of two sets at once; quarters are numbered q0 to q3:
- *
- *   (i, i+8)   of v[i], v[i+8]:     q0 q1 of both, plus q2 q3 of both
- *   (i, i+4)   of pairs i, i + 4:   q0 q2 of both, plus q1 q3 of both
- *   (i, i+2)   inside the quarters: numbers 0 1 of both, plus 2 3
- *   (i, i+1)   inside the quarters: numbers 0 2 of both, plus 1 3
- *
- * which leaves the quarters with the sums of sets 0-3, 8-11, 4-7, 12-15. */
-INLINE __m512 trees16(const __m512 v[16])
-{
-    __m512 a[8], b[4], c[2], d;
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44),
-                             _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
-    for (int i = 0; i < 4; i++)
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
-                             _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++)
-        c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
-                             _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
-    d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
-    return _mm512_shuffle_f32x4(d, d, 0xd8);
-}
-
-/* The whole tree of one set of 16 lanes. */
-INLINE float tree16(__m512 v)
-{
-    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
-}
-
-INLINE float max16(__m512 v)
-{
-    __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
-}
-
-INLINE uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-INLINE uint32_t greatest(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 /* --- few rows ----------------------------------------------------------------------------- */
 
@@ -170,8 +38,7 @@ INLINE void few_lanes(const uint32_t codec, const int rows, const int at,
     uint32_t d = 0;
     for (; d + W <= dim; d += W) {
         __m512 key[4];
-        for (int i = 0; i < 4; i++)
-            key[i] = widen16(codec, k[at + i] + (size_t)d * sheaf__attn_number_bytes(codec));
+        for (int i = 0; i < 4; i++) key[i] = widen16(codec, k[at + i] + bytes_of(codec, d));
         for (int r = 0; r < rows; r++) {
             __m512 x = _mm512_load_ps(q + (size_t)r * padded + d);
             for (int i = 0; i < 4; i++) sum[r][i] = _mm512_fmadd_ps(x, key[i], sum[r][i]);
@@ -205,7 +72,7 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, const 
                        float *s)
 {
     const uint32_t padded = sheaf__attn_padded(in->key_dim);
-    const uint32_t k_bytes = in->key_dim * sheaf__attn_number_bytes(codec);
+    const size_t k_bytes = bytes_of(codec, in->key_dim);
     for (uint32_t at = in->first & ~15u; at < in->end; at += 16) {
         const unsigned char *k[16];
         for (uint32_t i = 0; i < 16; i++) {
@@ -224,27 +91,18 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, const 
     }
 }
 
-/* Which positions, given by their vector, lie in [lo, hi). */
-INLINE __mmask16 inside16(__m512i position, __m512i lo, __m512i hi)
-{
-    return _mm512_cmpge_epi32_mask(position, lo) & _mm512_cmplt_epi32_mask(position, hi);
-}
-
 /* Scores of one row to weights, with their maximum and denominator. s: [SPLIT] */
 static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, float *m_out,
                         float *l_out)
 {
     const uint32_t lo = in->lo[row], hi = in->hi[row];
     const __m512i los = _mm512_set1_epi32((int)lo), his = _mm512_set1_epi32((int)hi);
-    const __m512i iota =
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512 none = _mm512_set1_ps(-INFINITY);
     __m512 top = none;
     for (uint32_t at = lo & ~15u; at < hi; at += 16) {
-        __m512i position = _mm512_add_epi32(iota, _mm512_set1_epi32((int)at));
         __m512 x = _mm512_load_ps(s + at);
         if (in->softcap != 0.0f) x = cap16(x, in->softcap);
-        x = _mm512_mask_blend_ps(inside16(position, los, his), none, x);
+        x = _mm512_mask_blend_ps(inside16(positions16(at), los, his), none, x);
         _mm512_store_ps(s + at, x);
         top = _mm512_max_ps(top, x);
     }
@@ -259,6 +117,18 @@ static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, flo
     *l_out = lo < hi ? tree16(lanes) : 0.0f;
 }
 
+/* Weights of one row times the scales of the values. s: [SPLIT] */
+static void few_weigh(const sheaf__attn_split *in, uint32_t row, float *s)
+{
+    const __m512i lo = _mm512_set1_epi32((int)in->lo[row]);
+    const __m512i hi = _mm512_set1_epi32((int)in->hi[row]);
+    for (uint32_t at = in->lo[row] & ~15u; at < in->hi[row]; at += 16) {
+        __m512 scales =
+            _mm512_maskz_loadu_ps(inside16(positions16(at), lo, hi), in->v_scale + at);
+        _mm512_store_ps(s + at, _mm512_mul_ps(_mm512_load_ps(s + at), scales));
+    }
+}
+
 /* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
  * Each pass fetches its own columns of what is read later.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
@@ -266,19 +136,18 @@ INLINE void few_values_columns(const uint32_t codec, const int rows, const int v
                                const int whole, const sheaf__attn_split *in, uint32_t c,
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
-    const size_t from = (size_t)c * W * sheaf__attn_number_bytes(codec),
-                 to = from + (size_t)vecs * W * sheaf__attn_number_bytes(codec);
+    const size_t from = bytes_of(codec, c * W), to = bytes_of(codec, (c + (uint32_t)vecs) * W);
     __m512 sum[4][8];
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < vecs; j++)
             sum[r][j] = _mm512_load_ps(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W);
     for (uint32_t p = a; p < b; p++) {
         const unsigned char *row = in->v[p];
-        sheaf__attn_fetch_after_value(in, p, from, to);
+        if (from % SHEAF__ATTN_LINE == 0) sheaf__attn_fetch_after_value(in, p, from, to);
         __m512 v[8];
         for (int j = 0; j < vecs; j++) {
             uint32_t i = c + (uint32_t)j;
-            v[j] = whole ? widen16(codec, row + (size_t)i * W * sheaf__attn_number_bytes(codec))
+            v[j] = whole ? widen16(codec, row + bytes_of(codec, i * W))
                          : widen_at(codec, row, i, in->value_dim);
         }
         for (int r = 0; r < rows; r++) {
@@ -326,13 +195,27 @@ static NOINLINE void few_values_bf16(const sheaf__attn_split *in, uint32_t a, ui
     few_values(SHEAF_CODEC_BF16, 1, in, a, b, s, o);
 }
 
+static NOINLINE void few_values_int8(const sheaf__attn_split *in, uint32_t a, uint32_t b,
+                                     const float *s, float *o)
+{
+    few_values(SHEAF_CODEC_INT8, 1, in, a, b, s, o);
+}
+
+static NOINLINE void few_values_turbo4(const sheaf__attn_split *in, uint32_t a, uint32_t b,
+                                       const float *s, float *o)
+{
+    few_values(SHEAF_CODEC_TURBO4, 1, in, a, b, s, o);
+}
+
 INLINE void few_values_one(const uint32_t codec, const sheaf__attn_split *in, uint32_t a,
                            uint32_t b, const float *s, float *o)
 {
     switch (codec) {
     case SHEAF_CODEC_F32: few_values_f32(in, a, b, s, o); break;
     case SHEAF_CODEC_F16: few_values_f16(in, a, b, s, o); break;
-    default: few_values_bf16(in, a, b, s, o); break;
+    case SHEAF_CODEC_BF16: few_values_bf16(in, a, b, s, o); break;
+    case SHEAF_CODEC_INT8: few_values_int8(in, a, b, s, o); break;
+    default: few_values_turbo4(in, a, b, s, o); break;
     }
 }
 
@@ -382,46 +265,42 @@ static void few_split(const sheaf__attn_split *in, sheaf__attn_part out)
     switch (in->codec_k) {
     case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, q, s); break;
     case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, q, s); break;
-    default: few_scores(SHEAF_CODEC_BF16, in, q, s); break;
+    case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, q, s); break;
+    default: sheaf__levels_avx512_few(in, s); break;
     }
-    for (uint32_t r = 0; r < in->n_rows; r++)
+    for (uint32_t r = 0; r < in->n_rows; r++) {
         few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
+        if (sheaf__codec_is_quantized(in->codec_v)) few_weigh(in, r, s + (size_t)r * SPLIT);
+    }
     switch (in->codec_v) {
     case SHEAF_CODEC_F32: few_outputs(SHEAF_CODEC_F32, in, s, out.o); break;
     case SHEAF_CODEC_F16: few_outputs(SHEAF_CODEC_F16, in, s, out.o); break;
-    default: few_outputs(SHEAF_CODEC_BF16, in, s, out.o); break;
+    case SHEAF_CODEC_BF16: few_outputs(SHEAF_CODEC_BF16, in, s, out.o); break;
+    case SHEAF_CODEC_INT8: few_outputs(SHEAF_CODEC_INT8, in, s, out.o); break;
+    default: few_outputs(SHEAF_CODEC_TURBO4, in, s, out.o); break;
     }
 }
 
 /* --- many rows ---------------------------------------------------------------------------- */
 
-/* Rows of the tile rounded up to whole vectors: the stride of scores and of packed queries. */
-INLINE uint32_t many_stride(uint32_t n_rows)
+INLINE void widen_row_of(const uint32_t codec, const unsigned char *src, uint32_t n, float *dst)
 {
-    return (n_rows + W - 1) / W * W;
+    uint32_t i = 0;
+    for (; i + W <= n; i += W)
+        _mm512_storeu_ps(dst + i, widen16(codec, src + bytes_of(codec, i)));
+    if (i < n)
+        _mm512_mask_storeu_ps(dst + i, (__mmask16)((1u << (n - i)) - 1),
+                              widen_tail(codec, src + bytes_of(codec, i), n - i));
 }
 
 static void widen_row(uint32_t codec, const unsigned char *src, uint32_t n, float *dst)
 {
-    uint32_t bytes = sheaf__attn_number_bytes(codec), i = 0;
     switch (codec) {
-    case SHEAF_CODEC_F32:
-        for (; i + W <= n; i += W)
-            _mm512_storeu_ps(dst + i, widen16(SHEAF_CODEC_F32, src + (size_t)i * bytes));
-        break;
-    case SHEAF_CODEC_F16:
-        for (; i + W <= n; i += W)
-            _mm512_storeu_ps(dst + i, widen16(SHEAF_CODEC_F16, src + (size_t)i * bytes));
-        break;
-    default:
-        for (; i + W <= n; i += W)
-            _mm512_storeu_ps(dst + i, widen16(SHEAF_CODEC_BF16, src + (size_t)i * bytes));
-        break;
-    }
-    if (i < n) {
-        float rest[W];
-        _mm512_storeu_ps(rest, widen_tail(codec, src + (size_t)i * bytes, n - i));
-        memcpy(dst + i, rest, (n - i) * sizeof *dst);
+    case SHEAF_CODEC_F32: widen_row_of(SHEAF_CODEC_F32, src, n, dst); break;
+    case SHEAF_CODEC_F16: widen_row_of(SHEAF_CODEC_F16, src, n, dst); break;
+    case SHEAF_CODEC_BF16: widen_row_of(SHEAF_CODEC_BF16, src, n, dst); break;
+    case SHEAF_CODEC_INT8: widen_row_of(SHEAF_CODEC_INT8, src, n, dst); break;
+    default: widen_row_of(SHEAF_CODEC_TURBO4, src, n, dst); break;
     }
 }
 
@@ -538,6 +417,17 @@ static void many_softmax16(const sheaf__attn_split *in, uint32_t row, uint32_t s
     }
 }
 
+/* Weights times the scales of the values. s: [SPLIT, stride] */
+static void many_weigh(const sheaf__attn_split *in, uint32_t stride, float *s)
+{
+    for (uint32_t p = in->first; p < in->end; p++)
+        for (uint32_t row = 0; row < stride; row += W) {
+            float *at = s + (size_t)p * stride + row;
+            _mm512_store_ps(at,
+                            _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(in->v_scale[p])));
+        }
+}
+
 /* o += weights times values over n positions, for `rows` rows and `vecs` vectors of columns.
  * w: [n, stride]; v: [n, o_stride]; o: [rows, o_stride] */
 INLINE void many_values_tile(const int rows, const int vecs, const float *w, uint32_t stride,
@@ -616,9 +506,13 @@ static void many_split(const sheaf__attn_split *in, sheaf__attn_part out)
     const float *q = in->scratch + sheaf__attn_scratch_queries();
     float *widened = in->scratch + sheaf__attn_scratch_widened(in->key_dim);
     const uint32_t stride = many_stride(in->n_rows);
-    many_scores(in, q, widened, s);
+    if (sheaf__codec_is_quantized(in->codec_k))
+        sheaf__levels_avx512_many(in, s);
+    else
+        many_scores(in, q, widened, s);
     for (uint32_t row = 0; row < in->n_rows; row += W)
         many_softmax16(in, row, stride, s + row, out);
+    if (sheaf__codec_is_quantized(in->codec_v)) many_weigh(in, stride, s);
     many_outputs(in, s, widened, out.o);
 }
 
@@ -630,7 +524,7 @@ static void pack(const sheaf__attn_split *in)
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
     if (sheaf__codec_is_quantized(in->codec_k)) {
-        sheaf__attn_scalar.pack(in);
+        sheaf__levels_avx512_pack(in, in->n_rows < FEW_ROWS);
         return;
     }
     if (in->n_rows < FEW_ROWS) {
@@ -645,12 +539,9 @@ static void pack(const sheaf__attn_split *in)
         for (uint32_t d = 0; d < dim; d++) q[(size_t)d * stride + r] = in->q[r][d];
 }
 
-/* Quantized keys or values take the scalar form. */
 static void split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
-    if (sheaf__codec_is_quantized(in->codec_k) || sheaf__codec_is_quantized(in->codec_v))
-        sheaf__attn_scalar.split(in, out);
-    else if (in->n_rows < FEW_ROWS)
+    if (in->n_rows < FEW_ROWS)
         few_split(in, out);
     else
         many_split(in, out);

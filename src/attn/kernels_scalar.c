@@ -51,8 +51,7 @@ static int16_t *query_levels(const sheaf__attn_split *in)
 
 static float *query_units(const sheaf__attn_split *in)
 {
-    return in->scratch + sheaf__attn_scratch_queries() +
-           (size_t)SHEAF__ATTN_ROWS * sheaf__attn_padded(in->key_dim) / 2;
+    return in->scratch + sheaf__attn_scratch_units(in->key_dim);
 }
 
 static float raw_score(const sheaf__attn_split *in, const float *q, const unsigned char *k)
