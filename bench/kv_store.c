@@ -231,7 +231,7 @@ bool kv_work_open(kv_work *w, bench *b, const kv_store *store, uint32_t n_querie
         items[i] = (sheaf_attn_item){n_queries, p->n_tokens - n_queries, p->n_tokens, 0};
     for (uint64_t i = 0; ok && i < numbers; i++) w->q[i] = random_normal();
     ok = ok && sheaf_attn_plan_create(&o, b->threads, &w->plan) == SHEAF_OK &&
-         sheaf_attn_plan_batch(w->plan, items, p->n_items) == SHEAF_OK;
+         sheaf_attn_plan_views(w->plan, items, store->views, p->n_items) == SHEAF_OK;
     free(items);
     return ok;
 }

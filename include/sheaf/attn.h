@@ -7,7 +7,7 @@
  *     o.n_q_heads = 32, o.n_kv_heads = 8, o.key_dim = o.value_dim = 128;
  *     sheaf_attn_plan *plan = NULL;
  *     st = sheaf_attn_plan_create(&o, threads, &plan);
- *     st = sheaf_attn_plan_batch(plan, items, n_items);                 // once a step
+ *     st = sheaf_attn_plan_views(plan, items, views, n_items);          // once a step
  *     for (layer ...) st = sheaf_attn_run(plan, views, q, out, NULL);   // once a layer
  *     sheaf_attn_plan_destroy(plan);
  *
@@ -101,6 +101,7 @@ typedef struct sheaf_attn_report {
     uint64_t n_tasks;   /* that the work was cut into */
     uint64_t n_splits;  /* (query, KV head, split) triples with something seen; 0: REFERENCE */
     uint64_t workspace_bytes;
+    uint64_t n_shared_splits; /* (KV head, split) pairs read once for several items */
 } sheaf_attn_report;
 #define SHEAF_ATTN_REPORT_INIT SHEAF_STRUCT_INIT(sheaf_attn_report)
 
@@ -121,16 +122,31 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         uint32_t n_items);
 
+/* The same, and finds which items hold the same blocks, so that sheaf_attn_run reads each of those
+ * once for all: whole splits that sequences which begin alike hold in the same rows of the same
+ * memory. FUSED only; items of more than 48 query rows a KV head attend by themselves. No bit of a
+ * result changes.
+ *   views: [n_items], one layer's. A view may end before its item does, where the step has yet to
+ *          write; heads, dimensions, codecs and block_tokens are as they will be
+ * O(rows of the views), too. sheaf_attn_run takes the views of any layer whose items hold the same
+ * blocks in common.
+ * As sheaf_attn_plan_batch; and SHEAF_E_PLAN: a view has other heads or dimensions than the plan. */
+SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_plan_views(sheaf_attn_plan *plan,
+                                                        const sheaf_attn_item *items,
+                                                        const sheaf_kv_view *views,
+                                                        uint32_t n_items);
+
 /* Computes one layer.
  *   views: [n_items], as planned: heads, dimensions, n_tokens; block_tokens (a power of two, 1 to
- *          1024) and codecs, of K and V apart, may differ from item to item. The window is the plan's, not the view's
+ *          1024) and codecs, of K and V apart, may differ from item to item. The window is the
+ *          plan's, not the view's
  *   q:     [sum of n_queries, n_q_heads, key_dim] f32, item after item
  *   out:   [sum of n_queries, n_q_heads, value_dim] f32, every element written; not over q
  *   report: may be null
  * The views' rows must stay valid, and their blocks held, while this runs: no call on a sequence
- * of the batch meanwhile. SHEAF_E_PLAN: nothing is planned, a view does not fit its item, or it
- * lacks a position that a query sees; nothing written. SHEAF_E_INVALID. Bits are promised for
- * finite inputs. Allocates nothing. */
+ * of the batch meanwhile. SHEAF_E_PLAN: nothing is planned, a view does not fit its item, lacks a
+ * position that a query sees, or no longer holds blocks that were planned as shared; nothing
+ * written. SHEAF_E_INVALID. Bits are promised for finite inputs. Allocates nothing. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_attn_run(sheaf_attn_plan *plan,
                                                  const sheaf_kv_view *views, const float *q,
                                                  float *out, sheaf_attn_report *report);

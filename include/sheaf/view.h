@@ -22,10 +22,10 @@ extern "C" {
  *     base + rows[p / block_tokens - first_block] * row_stride_k + k_offset
  *          + h * k_head_stride + (p % block_tokens) * key_dim * bytes of a number
  *
- * and the value the same with v_ and value_dim. What precedes the last term is a segment; where
- * the scales of a quantized codec lie in it: sheaf/codec.h. Positions before first_block * block_tokens and
- * from n_tokens on are not there: rows end with the block of n_tokens - 1, whose later slots are
- * undefined. All products in 64 bits. A whole segment decodes by sheaf_codec_decode.
+ * and the value the same with v_ and value_dim. What precedes the last term is a segment; where the
+ * codes and scales of a quantized codec lie in it: sheaf/codec.h. Positions before first_block *
+ * block_tokens and from n_tokens on are not there: rows end with the block of n_tokens - 1, whose
+ * later slots are undefined. All products in 64 bits. A whole segment decodes by sheaf_codec_decode.
  *
  * A page table as paged kernels of the field take it is the rows of each view one after another;
  * the last page holds n_tokens - (first_block + n_rows - 1) * block_tokens positions; strides

@@ -18,14 +18,13 @@
 
 static float *gathered(const sheaf__attn_job *job)
 {
-    const sheaf__attn_sizes *sizes = &job->plan->sizes;
-    return job->plan->workspace + sizes->thread_floats * job->plan->n_threads +
-           sizes->part_floats;
+    const sheaf__attn_layout *now = &job->plan->now;
+    return job->plan->workspace + now->thread_floats * job->plan->n_threads + now->part_floats;
 }
 
 static uint64_t visible(const sheaf__attn_job *job)
 {
-    sheaf__attn_range seen = job->plan->items[job->item].seen;
+    sheaf__attn_range seen = job->plan->now.items[job->item].seen;
     return seen.hi - seen.lo;
 }
 
@@ -74,7 +73,7 @@ static void take(const run *to, const sheaf__attn_kernels *kernels, sheaf__attn_
 /* Positions of the split that the item's queries see. */
 static sheaf__attn_range seen_in_split(const sheaf__attn_job *job, uint32_t split)
 {
-    sheaf__attn_range seen = job->plan->items[job->item].seen;
+    sheaf__attn_range seen = job->plan->now.items[job->item].seen;
     uint64_t origin = (uint64_t)split * SHEAF__ATTN_SPLIT;
     return (sheaf__attn_range){
         (uint32_t)(sheaf__max_u64(seen.lo, origin) - origin),
@@ -87,7 +86,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread)
     (void)thread;
     const sheaf__attn_job *job = arg;
     const sheaf_attn_plan *plan = job->plan;
-    const sheaf__attn_range seen = plan->items[job->item].seen;
+    const sheaf__attn_range seen = plan->now.items[job->item].seen;
     uint32_t first_split = seen.lo / SHEAF__ATTN_SPLIT;
     uint32_t n_splits = (seen.hi - 1) / SHEAF__ATTN_SPLIT - first_split + 1;
     uint32_t kv_head = task / n_splits, split = first_split + task % n_splits;
@@ -102,7 +101,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread)
 
 void sheaf__attn_gather(const sheaf__attn_job *job)
 {
-    const sheaf__attn_range seen = job->plan->items[job->item].seen;
+    const sheaf__attn_range seen = job->plan->now.items[job->item].seen;
     if (seen.lo == seen.hi) return;
     uint32_t n_splits = (seen.hi - 1) / SHEAF__ATTN_SPLIT - seen.lo / SHEAF__ATTN_SPLIT + 1;
     sheaf__attn_job copy = *job;
@@ -125,7 +124,7 @@ void sheaf__attn_gather_addresses(const sheaf__attn_job *job, uint32_t kv_head, 
                                   uint32_t first, uint32_t end, sheaf__attn_addresses *out)
 {
     uint64_t p =
-        (uint64_t)split * SHEAF__ATTN_SPLIT + first - job->plan->items[job->item].seen.lo;
+        (uint64_t)split * SHEAF__ATTN_SPLIT + first - job->plan->now.items[job->item].seen.lo;
     const run keys = run_of(job, 0, kv_head), values = run_of(job, 1, kv_head);
     out->codec_k = resolve(&keys, first, end, p, out->k, out->k_scale);
     out->codec_v = resolve(&values, first, end, p, out->v, out->v_scale);

@@ -31,9 +31,8 @@ static void swap(sheaf__attn_stack *stack, uint32_t level)
     stack->leaf = part;
 }
 
-void sheaf__attn_stack_push(sheaf__attn_stack *stack, uint32_t index)
+void sheaf__attn_stack_push(sheaf__attn_stack *stack, uint32_t index, uint32_t level)
 {
-    uint32_t level = 0;
     for (; index >> level & 1; level++) {
         if (!(stack->filled >> level & 1)) continue;
         merge(stack, stack->slot[level], stack->leaf);

@@ -30,8 +30,8 @@ typedef struct sheaf__attn_stack {
 void sheaf__attn_stack_init(sheaf__attn_stack *stack, const sheaf_attn_plan *plan,
                             uint32_t n_rows, float *floats, uint32_t n_levels);
 
-/* Takes `leaf` as the leaf `index`, greater than all before. */
-void sheaf__attn_stack_push(sheaf__attn_stack *stack, uint32_t index);
+/* Takes `leaf` as the node of 2^level leaves that leaf `index` is in, beyond all before. */
+void sheaf__attn_stack_push(sheaf__attn_stack *stack, uint32_t index, uint32_t level);
 
 /* Merges what there is into one part. At least one leaf was pushed. */
 sheaf__attn_part sheaf__attn_stack_fold(sheaf__attn_stack *stack);

@@ -42,25 +42,26 @@ void sheaf__attn_gather(const sheaf__attn_job *job);
 /* SHEAF_ATTN_REFERENCE, all of it. */
 void sheaf__attn_reference(const sheaf__attn_job *job);
 
-/* Query row r of a unit: its query's index in q and out, and its query head. */
+/* Query row r of a tile: its query's index in q and out, and, of a KV head, its query head. */
 static inline uint64_t sheaf__attn_row_query(const sheaf_attn_plan *plan,
-                                             const sheaf__attn_unit *unit, uint32_t r)
+                                             const sheaf__attn_tile *tile, uint32_t r)
 {
-    return plan->items[unit->item].first_query + (unit->first_row + r) / plan->group;
+    return plan->now.items[tile->item].first_query + (tile->first_row + r) / plan->group;
 }
 
 static inline uint32_t sheaf__attn_row_head(const sheaf_attn_plan *plan,
-                                            const sheaf__attn_unit *unit, uint32_t r)
+                                            const sheaf__attn_tile *tile, uint32_t kv_head,
+                                            uint32_t r)
 {
-    return unit->kv_head * plan->group + (unit->first_row + r) % plan->group;
+    return kv_head * plan->group + (tile->first_row + r) % plan->group;
 }
 
-/* What query row r of a unit sees, in absolute positions. */
+/* What query row r of a tile sees, in absolute positions. */
 static inline sheaf__attn_range sheaf__attn_row_sees(const sheaf_attn_plan *plan,
-                                                     const sheaf__attn_unit *unit, uint32_t r)
+                                                     const sheaf__attn_tile *tile, uint32_t r)
 {
-    const sheaf_attn_item *item = &plan->items[unit->item].item;
-    uint64_t pos = (uint64_t)item->first_pos + (unit->first_row + r) / plan->group;
+    const sheaf_attn_item *item = &plan->now.items[tile->item].item;
+    uint64_t pos = (uint64_t)item->first_pos + (tile->first_row + r) / plan->group;
     return sheaf__attn_visible(&plan->options, pos, item->n_tokens);
 }
 

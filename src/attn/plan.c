@@ -86,15 +86,28 @@ sheaf_status sheaf_attn_plan_create(const sheaf_attn_options *options, sheaf_thr
     return sheaf__attn_plan_create(options, threads, NULL, out);
 }
 
+static void free_layout(sheaf_attn_plan *plan, sheaf__attn_layout *layout)
+{
+    sheaf__memory *memory = &plan->memory;
+    sheaf__memory_free(memory, layout->items, plan->item_capacity, sizeof *layout->items);
+    sheaf__memory_free(memory, layout->tiles, plan->tile_capacity, sizeof *layout->tiles);
+    sheaf__memory_free(memory, layout->units, plan->unit_capacity, sizeof *layout->units);
+    sheaf__memory_free(memory, layout->members, plan->member_capacity, sizeof *layout->members);
+    sheaf__memory_free(memory, layout->tasks, plan->task_capacity, sizeof *layout->tasks);
+}
+
 void sheaf_attn_plan_destroy(sheaf_attn_plan *plan)
 {
     if (plan == NULL) return;
     sheaf__memory memory = plan->memory;
     sheaf__memory_free_aligned(&memory, plan->workspace, plan->workspace_floats, sizeof(float),
                                SHEAF__ATTN_ALIGN);
-    sheaf__memory_free(&memory, plan->tasks, plan->task_capacity, sizeof *plan->tasks);
-    sheaf__memory_free(&memory, plan->units, plan->unit_capacity, sizeof *plan->units);
-    sheaf__memory_free(&memory, plan->items, plan->item_capacity, sizeof *plan->items);
+    free_layout(plan, &plan->now);
+    free_layout(plan, &plan->next);
+    memory = plan->memory;
+    sheaf__memory_free(&memory, plan->sharers, plan->sharer_capacity, sizeof *plan->sharers);
+    sheaf__memory_free(&memory, plan->sets, plan->set_capacity, sizeof *plan->sets);
+    sheaf__memory_free(&memory, plan->slots, plan->slot_capacity, sizeof *plan->slots);
     sheaf__memory_free(&memory, plan->sinks, plan->options.n_q_heads, sizeof *plan->sinks);
     sheaf__memory_free(&memory, plan, 1, sizeof *plan);
 }
@@ -134,73 +147,12 @@ static sheaf__attn_range rows_splits(const sheaf_attn_plan *plan, const sheaf_at
     return (sheaf__attn_range){lo / SHEAF__ATTN_SPLIT, (hi - 1) / SHEAF__ATTN_SPLIT + 1};
 }
 
-static uint32_t runs_of(sheaf__attn_range splits, uint32_t shift)
-{
-    if (splits.lo == splits.hi) return 1; /* somebody has to write the zeros */
-    return ((splits.hi - 1) >> shift) - (splits.lo >> shift) + 1;
-}
-
-static uint32_t rows_of(const sheaf_attn_plan *plan, const sheaf_attn_item *item)
-{
-    return item->n_queries * plan->group;
-}
-
-static uint32_t tile_rows(uint32_t rows, uint32_t first)
-{
-    return rows - first < SHEAF__ATTN_ROWS ? rows - first : SHEAF__ATTN_ROWS;
-}
-
 static sheaf_status check_item(const sheaf_attn_plan *plan, const sheaf_attn_item *item)
 {
     if (item->n_queries == 0) return SHEAF_E_INVALID;
     if ((uint64_t)item->n_queries * plan->group > UINT32_MAX / 2) return SHEAF_E_OVERFLOW;
     if ((uint64_t)item->first_pos + item->n_queries > UINT32_MAX) return SHEAF_E_OVERFLOW;
     return SHEAF_OK;
-}
-
-/* Adds one item's units and splits; the latter weighed by what one thread does in one go. */
-static void measure_item(const sheaf_attn_plan *plan, const sheaf_attn_item *item,
-                         uint64_t *n_units, uint64_t *work, sheaf__attn_sizes *sizes)
-{
-    const sheaf_attn_options *o = &plan->options;
-    uint32_t rows = rows_of(plan, item);
-    for (uint32_t first = 0; first < rows; first += SHEAF__ATTN_ROWS) {
-        sheaf__attn_range splits = rows_splits(plan, item, first, tile_rows(rows, first));
-        *n_units += o->n_kv_heads;
-        *work += (uint64_t)o->n_kv_heads * (splits.hi - splits.lo);
-        uint32_t levels = splits.hi > 1 ? sheaf__log2(splits.hi - 1) + 2 : 1;
-        if (levels > sizes->n_levels) sizes->n_levels = levels;
-    }
-    for (uint32_t i = 0; i < item->n_queries; i++) {
-        sheaf__attn_range r =
-            sheaf__attn_visible(o, (uint64_t)item->first_pos + i, item->n_tokens);
-        if (r.lo < r.hi)
-            sizes->n_splits += (uint64_t)o->n_kv_heads *
-                               ((r.hi - 1) / SHEAF__ATTN_SPLIT - r.lo / SHEAF__ATTN_SPLIT + 1);
-    }
-}
-
-/* The longest runs that still give every thread several tasks. */
-static uint32_t choose_shift(const sheaf_attn_plan *plan, uint64_t work)
-{
-    if (plan->n_threads == 1) return MAX_SHIFT;
-    uint64_t longest = work / ((uint64_t)plan->n_threads * TASKS_PER_THREAD);
-    return longest < 2 ? 0 : (uint32_t)sheaf__min_u64(sheaf__log2(longest), MAX_SHIFT);
-}
-
-/* Counts the tasks, and the floats of the parts that runs leave behind. */
-static void count_tasks(const sheaf_attn_plan *plan, const sheaf_attn_item *item,
-                        uint32_t shift, uint64_t *n_tasks, uint64_t *part_floats)
-{
-    uint32_t rows = rows_of(plan, item);
-    for (uint32_t first = 0; first < rows; first += SHEAF__ATTN_ROWS) {
-        uint32_t n = tile_rows(rows, first);
-        uint64_t runs = runs_of(rows_splits(plan, item, first, n), shift);
-        *n_tasks += runs * plan->options.n_kv_heads;
-        if (runs > 1)
-            *part_floats +=
-                runs * plan->options.n_kv_heads * sheaf__attn_part_floats(n, plan->o_stride);
-    }
 }
 
 /* Positions that some query of the item sees. */
@@ -212,57 +164,268 @@ static sheaf__attn_range seen_of(const sheaf_attn_plan *plan, const sheaf_attn_i
     return (sheaf__attn_range){lo < hi ? lo : hi, hi};
 }
 
-/* What the paths need of the workspace. */
-static void size_workspace(const sheaf_attn_plan *plan, const sheaf_attn_item *items,
-                           sheaf__attn_sizes *sizes)
+/* Triples (query, KV head, split) of an item with something seen. */
+static uint64_t count_splits(const sheaf_attn_plan *plan, const sheaf_attn_item *item)
 {
-    const sheaf_attn_options *o = &plan->options;
-    uint64_t longest = 0;
-    for (uint32_t i = 0; i < sizes->n_items; i++) {
-        sheaf__attn_range seen = seen_of(plan, &items[i]);
-        longest = sheaf__max_u64(longest, seen.hi - seen.lo);
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < item->n_queries; i++) {
+        sheaf__attn_range r =
+            sheaf__attn_visible(&plan->options, (uint64_t)item->first_pos + i, item->n_tokens);
+        if (r.lo < r.hi) n += (r.hi - 1) / SHEAF__ATTN_SPLIT - r.lo / SHEAF__ATTN_SPLIT + 1;
     }
-    sizes->thread_floats =
-        sheaf__attn_scratch_floats(o->key_dim, o->value_dim) +
-        (sizes->n_levels + 1) * sheaf__attn_part_floats(SHEAF__ATTN_ROWS, plan->o_stride);
-    if (o->path == SHEAF_ATTN_GATHER)
-        sizes->gather_floats = longest * o->n_kv_heads *
-                               (sheaf__attn_gathered_floats(o->key_dim) +
-                                sheaf__attn_gathered_floats(o->value_dim));
-    if (o->path == SHEAF_ATTN_REFERENCE) {
-        sizes->part_floats = 0;
-        sizes->thread_floats = (longest * 2 + SHEAF__ATTN_PAD) & ~(SHEAF__ATTN_PAD - 1ull);
-    }
+    return n * plan->options.n_kv_heads;
 }
 
-static sheaf_status measure(const sheaf_attn_plan *plan, const sheaf_attn_item *items,
-                            uint32_t n_items, sheaf__attn_sizes *out)
+/* --- lists -------------------------------------------------------------------------------- */
+
+/* Grows a list of both layouts, so that either has room for `need`. */
+static sheaf_status grow(sheaf__memory *memory, void **now, void **next, uint64_t *capacity,
+                         uint64_t need, uint64_t size)
 {
-    sheaf__attn_sizes sizes = {.n_items = n_items, .n_levels = 1};
-    uint64_t n_units = 0, n_tasks = 0, work = 0;
-    for (uint32_t i = 0; i < n_items; i++) SHEAF__TRY(check_item(plan, &items[i]));
-    for (uint32_t i = 0; i < n_items; i++)
-        measure_item(plan, &items[i], &n_units, &work, &sizes);
-    sizes.run_shift = choose_shift(plan, work);
-    for (uint32_t i = 0; i < n_items; i++)
-        count_tasks(plan, &items[i], sizes.run_shift, &n_tasks, &sizes.part_floats);
-    if (n_tasks > UINT32_MAX || n_units > UINT32_MAX) return SHEAF_E_OVERFLOW;
-    sizes.n_units = (uint32_t)n_units;
-    sizes.n_tasks = (uint32_t)n_tasks;
-    size_workspace(plan, items, &sizes);
-    *out = sizes;
+    if (need > UINT32_MAX) return SHEAF_E_OVERFLOW;
+    if (need <= *capacity) return SHEAF_OK;
+    uint64_t more = sheaf__max_u64(need, *capacity * 2);
+    void *grown[2] = {sheaf__memory_alloc(memory, more, size), NULL};
+    if (grown[0] != NULL) grown[1] = sheaf__memory_alloc(memory, more, size);
+    if (grown[1] == NULL) {
+        sheaf__memory_free(memory, grown[0], more, size);
+        return SHEAF_E_NO_MEMORY;
+    }
+    void **list[2] = {now, next};
+    for (int i = 0; i < 2; i++) {
+        if (*list[i] != NULL) memcpy(grown[i], *list[i], *capacity * size);
+        sheaf__memory_free(memory, *list[i], *capacity, size);
+        *list[i] = grown[i];
+    }
+    *capacity = more;
     return SHEAF_OK;
 }
 
-/* --- layout ------------------------------------------------------------------------------- */
+/* Room for `need` of a list: grow() with the types told. */
+#define GROW(plan, list, list_capacity, need, status)                                          \
+    do {                                                                                       \
+        void *now_ = (plan)->now.list, *next_ = (plan)->next.list;                             \
+        status = grow(&(plan)->memory, &now_, &next_, &(plan)->list_capacity, need,            \
+                      sizeof *(plan)->now.list);                                               \
+        (plan)->now.list = now_;                                                               \
+        (plan)->next.list = next_;                                                             \
+    } while (0)
+
+sheaf_status sheaf__attn_open_unit(sheaf_attn_plan *plan, sheaf__attn_range splits)
+{
+    sheaf__attn_layout *next = &plan->next;
+    sheaf_status st;
+    GROW(plan, units, unit_capacity, next->n_units + 1ull, st);
+    if (st != SHEAF_OK) return st;
+    next->units[next->n_units++] =
+        (sheaf__attn_unit){.first_member = next->n_members, .splits = splits};
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__attn_join_unit(sheaf_attn_plan *plan, uint32_t tile)
+{
+    sheaf__attn_layout *next = &plan->next;
+    sheaf_status st;
+    GROW(plan, members, member_capacity, next->n_members + 1ull, st);
+    if (st != SHEAF_OK) return st;
+    sheaf__attn_unit *unit = &next->units[next->n_units - 1];
+    sheaf__attn_tile *t = &next->tiles[tile];
+    uint32_t member = next->n_members++;
+    next->members[member] =
+        (sheaf__attn_member){tile, next->n_units - 1, unit->n_rows, SHEAF__ATTN_NONE};
+    if (t->first_member == SHEAF__ATTN_NONE)
+        t->first_member = member;
+    else
+        next->members[t->last_member].next = member;
+    t->last_member = member;
+    t->covered = unit->splits.hi;
+    unit->n_members++;
+    unit->n_rows += t->n_rows;
+    return SHEAF_OK;
+}
+
+/* --- items and their tiles ---------------------------------------------------------------- */
+
+static sheaf_status add_item(sheaf_attn_plan *plan, const sheaf_attn_item *item,
+                             uint64_t first_query)
+{
+    sheaf__attn_layout *next = &plan->next;
+    uint32_t rows = item->n_queries * plan->group;
+    uint64_t n_tiles = sheaf__ceil_div_u64(rows, SHEAF__ATTN_ROWS);
+    sheaf_status st;
+    GROW(plan, tiles, tile_capacity, next->n_tiles + n_tiles, st);
+    if (st != SHEAF_OK) return st;
+    next->items[next->n_items] = (sheaf__attn_planned){
+        *item, seen_of(plan, item), first_query, next->n_tiles, (uint32_t)n_tiles, 0, 0};
+    for (uint32_t first = 0; first < rows; first += SHEAF__ATTN_ROWS) {
+        uint32_t n = rows - first < SHEAF__ATTN_ROWS ? rows - first : SHEAF__ATTN_ROWS;
+        sheaf__attn_tile tile = {
+            next->n_items,    first,           n, rows_splits(plan, item, first, n), 0,
+            SHEAF__ATTN_NONE, SHEAF__ATTN_NONE};
+        tile.covered = tile.splits.lo;
+        next->tiles[next->n_tiles++] = tile;
+        uint32_t levels = tile.splits.hi > 1 ? sheaf__log2(tile.splits.hi - 1) + 2 : 1;
+        if (levels > next->n_levels) next->n_levels = levels;
+    }
+    next->n_splits += count_splits(plan, item);
+    next->n_items++;
+    return SHEAF_OK;
+}
+
+static sheaf_status add_items(sheaf_attn_plan *plan, const sheaf_attn_item *items,
+                              uint32_t n_items)
+{
+    uint64_t query = 0;
+    sheaf_status st;
+    for (uint32_t i = 0; i < n_items; i++) SHEAF__TRY(check_item(plan, &items[i]));
+    GROW(plan, items, item_capacity, n_items, st);
+    for (uint32_t i = 0; st == SHEAF_OK && i < n_items; i++) {
+        st = add_item(plan, &items[i], query);
+        query += items[i].n_queries;
+    }
+    return st;
+}
+
+/* Each tile gets a unit of its own for what it shares with nobody. */
+static sheaf_status add_own_units(sheaf_attn_plan *plan)
+{
+    sheaf__attn_layout *next = &plan->next;
+    next->n_shared_units = next->n_units;
+    for (uint32_t i = 0; i < next->n_tiles; i++) {
+        const sheaf__attn_tile *tile = &next->tiles[i];
+        sheaf__attn_range own = {tile->covered, tile->splits.hi};
+        if (own.lo == own.hi && tile->first_member != SHEAF__ATTN_NONE) continue;
+        SHEAF__TRY(sheaf__attn_open_unit(plan, own));
+        SHEAF__TRY(sheaf__attn_join_unit(plan, i));
+        next->units[next->n_units - 1].whole = own.lo == tile->splits.lo;
+    }
+    return SHEAF_OK;
+}
+
+/* --- tasks and parts ---------------------------------------------------------------------- */
+
+/* The longest runs that still give every thread several tasks. */
+static uint32_t choose_shift(const sheaf_attn_plan *plan)
+{
+    const sheaf__attn_layout *next = &plan->next;
+    if (plan->n_threads == 1) return MAX_SHIFT;
+    uint64_t work = 0;
+    for (uint32_t i = 0; i < next->n_units; i++)
+        work += next->units[i].splits.hi - next->units[i].splits.lo;
+    work *= plan->options.n_kv_heads;
+    uint64_t longest = work / ((uint64_t)plan->n_threads * TASKS_PER_THREAD);
+    return longest < 2 ? 0 : (uint32_t)sheaf__min_u64(sheaf__log2(longest), MAX_SHIFT);
+}
+
+static uint32_t count_nodes(const sheaf__attn_unit *unit, uint32_t shift,
+                            sheaf__attn_range splits)
+{
+    uint32_t n = 0;
+    for (; splits.lo < splits.hi; n++)
+        splits.lo = sheaf__attn_first_node(unit, shift, splits).end;
+    return n;
+}
+
+/* Says where the parts of each unit lie, and counts the tasks. */
+static void place_parts(sheaf_attn_plan *plan, uint64_t *n_tasks)
+{
+    sheaf__attn_layout *next = &plan->next;
+    const uint32_t heads = plan->options.n_kv_heads, shift = next->run_shift;
+    for (uint32_t i = 0; i < next->n_units; i++) {
+        sheaf__attn_unit *unit = &next->units[i];
+        uint32_t n_runs = 0, n_parts = 0;
+        sheaf__attn_range run = {unit->splits.lo, unit->splits.lo};
+        for (; run.hi < unit->splits.hi; n_runs++) {
+            run = sheaf__attn_run_at(unit, shift, run.hi);
+            n_parts += count_nodes(unit, shift, run);
+        }
+        if (unit->n_members > 1)
+            next->n_shared_splits += (uint64_t)heads * (unit->splits.hi - unit->splits.lo);
+        *n_tasks += (uint64_t)heads * (n_runs > 0 ? n_runs : 1);
+        if (unit->whole && n_runs <= 1) continue; /* its task finishes the rows */
+        unit->n_parts = n_parts;
+        unit->part = next->part_floats;
+        next->part_floats +=
+            (uint64_t)heads * n_parts * sheaf__attn_part_floats(unit->n_rows, plan->o_stride);
+    }
+}
+
+/* Cuts a unit into its tasks for a KV head. */
+static void cut_unit(sheaf__attn_layout *next, uint32_t index, uint32_t head)
+{
+    const sheaf__attn_unit *unit = &next->units[index];
+    sheaf__attn_task task = {index, head, 0, unit->splits};
+    do {
+        if (unit->splits.lo < unit->splits.hi)
+            task.splits = sheaf__attn_run_at(unit, next->run_shift, task.splits.lo);
+        next->tasks[next->n_tasks++] = task;
+        if (unit->n_parts > 0)
+            task.first_part += count_nodes(unit, next->run_shift, task.splits);
+        task.splits.lo = task.splits.hi;
+    } while (task.splits.lo < unit->splits.hi);
+}
+
+/* What is shared first. Of an item the units of a KV head lie together, so that threads meet in the
+ * same keys; the last rows, which see most, go first. */
+static sheaf_status add_tasks(sheaf_attn_plan *plan)
+{
+    sheaf__attn_layout *next = &plan->next;
+    const uint32_t heads = plan->options.n_kv_heads;
+    uint64_t n_tasks = 0;
+    sheaf_status st;
+    next->run_shift = choose_shift(plan);
+    place_parts(plan, &n_tasks);
+    GROW(plan, tasks, task_capacity, n_tasks, st);
+    if (st != SHEAF_OK) return st;
+    for (uint32_t unit = 0; unit < next->n_shared_units; unit++)
+        for (uint32_t head = 0; head < heads; head++) cut_unit(next, unit, head);
+    for (uint32_t i = 0; i < next->n_items; i++) {
+        sheaf__attn_planned *item = &next->items[i];
+        item->first_task = next->n_tasks;
+        for (uint32_t head = 0; head < heads; head++)
+            for (uint32_t tile = item->n_tiles; tile-- > 0;) {
+                uint32_t last = next->tiles[item->first_tile + tile].last_member;
+                uint32_t unit = next->members[last].unit;
+                if (unit >= next->n_shared_units) cut_unit(next, unit, head);
+            }
+        item->n_tasks = next->n_tasks - item->first_task;
+    }
+    return SHEAF_OK;
+}
+
+/* --- workspace ---------------------------------------------------------------------------- */
+
+/* What the paths need of the workspace. */
+static void size_workspace(sheaf_attn_plan *plan)
+{
+    const sheaf_attn_options *o = &plan->options;
+    sheaf__attn_layout *next = &plan->next;
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < next->n_items; i++) {
+        sheaf__attn_range seen = next->items[i].seen;
+        longest = sheaf__max_u64(longest, seen.hi - seen.lo);
+    }
+    next->thread_floats =
+        sheaf__attn_scratch_floats(o->key_dim, o->value_dim) +
+        (next->n_levels + 1) * sheaf__attn_part_floats(SHEAF__ATTN_ROWS, plan->o_stride);
+    if (o->path == SHEAF_ATTN_GATHER)
+        next->gather_floats = longest * o->n_kv_heads *
+                              (sheaf__attn_gathered_floats(o->key_dim) +
+                               sheaf__attn_gathered_floats(o->value_dim));
+    if (o->path == SHEAF_ATTN_REFERENCE) {
+        next->part_floats = 0;
+        next->thread_floats = (longest * 2 + SHEAF__ATTN_PAD) & ~(SHEAF__ATTN_PAD - 1ull);
+    }
+}
 
 /* The workspace grows by half at least, so that a context that grows token by token seldom asks. */
-static sheaf_status grow_workspace(sheaf_attn_plan *plan, const sheaf__attn_sizes *sizes)
+static sheaf_status grow_workspace(sheaf_attn_plan *plan)
 {
+    const sheaf__attn_layout *next = &plan->next;
     uint64_t need;
-    if (!sheaf__mul_u64(sizes->thread_floats, plan->n_threads, &need) ||
-        !sheaf__add_u64(need, sizes->part_floats, &need) ||
-        !sheaf__add_u64(need, sizes->gather_floats, &need))
+    if (!sheaf__mul_u64(next->thread_floats, plan->n_threads, &need) ||
+        !sheaf__add_u64(need, next->part_floats, &need) ||
+        !sheaf__add_u64(need, next->gather_floats, &need))
         return SHEAF_E_OVERFLOW;
     if (need <= plan->workspace_floats) return SHEAF_OK;
     need = sheaf__max_u64(need, plan->workspace_floats + plan->workspace_floats / 2);
@@ -276,74 +439,50 @@ static sheaf_status grow_workspace(sheaf_attn_plan *plan, const sheaf__attn_size
     return SHEAF_OK;
 }
 
-static sheaf_status grow(sheaf_attn_plan *plan, const sheaf__attn_sizes *sizes)
+/* --- the whole ---------------------------------------------------------------------------- */
+
+/* An empty layout with the lists of `old`. */
+static sheaf__attn_layout emptied(const sheaf__attn_layout *old)
 {
-    void *items = plan->items, *units = plan->units, *tasks = plan->tasks;
-    sheaf_status status = sheaf__memory_grow(&plan->memory, &items, &plan->item_capacity,
-                                             sizes->n_items, sizeof *plan->items);
-    plan->items = items;
-    if (status == SHEAF_OK)
-        status = sheaf__memory_grow(&plan->memory, &units, &plan->unit_capacity, sizes->n_units,
-                                    sizeof *plan->units);
-    plan->units = units;
-    if (status == SHEAF_OK)
-        status = sheaf__memory_grow(&plan->memory, &tasks, &plan->task_capacity, sizes->n_tasks,
-                                    sizeof *plan->tasks);
-    plan->tasks = tasks;
-    return status != SHEAF_OK ? status : grow_workspace(plan, sizes);
+    return (sheaf__attn_layout){
+        .n_levels = 1,
+        .items = old->items,
+        .tiles = old->tiles,
+        .units = old->units,
+        .members = old->members,
+        .tasks = old->tasks,
+    };
 }
 
-/* Cuts a unit into its runs, the tasks from `task` on. Returns the next task. */
-static uint32_t lay_unit(sheaf_attn_plan *plan, uint32_t unit, sheaf__attn_range splits,
-                         uint32_t task, uint64_t *part)
+/* views: null if nothing is to be shared */
+static sheaf_status plan_step(sheaf_attn_plan *plan, const sheaf_attn_item *items,
+                              const sheaf_kv_view *views, uint32_t n_items)
 {
-    sheaf__attn_unit *u = &plan->units[unit];
-    uint32_t shift = plan->sizes.run_shift;
-    u->first_run = splits.lo >> shift;
-    u->n_runs = runs_of(splits, shift);
-    u->part = *part;
-    if (u->n_runs > 1) *part += u->n_runs * sheaf__attn_part_floats(u->n_rows, plan->o_stride);
-    for (uint32_t run = 0; run < u->n_runs; run++) {
-        uint64_t from = (uint64_t)(u->first_run + run) << shift, to = from + (1ull << shift);
-        plan->tasks[task++] =
-            (sheaf__attn_task){unit, run, (uint32_t)sheaf__max_u64(from, splits.lo),
-                               (uint32_t)sheaf__min_u64(to, splits.hi)};
-    }
-    return task;
-}
-
-/* Units of a KV head lie together, so that threads meet in the same keys; the last rows, which
- * see most, go first. */
-static void lay_out(sheaf_attn_plan *plan, const sheaf_attn_item *items)
-{
-    uint32_t unit = 0, task = 0;
-    uint64_t query = 0, part = 0;
-    for (uint32_t i = 0; i < plan->sizes.n_items; i++) {
-        sheaf__attn_planned *planned = &plan->items[i];
-        *planned = (sheaf__attn_planned){items[i], seen_of(plan, &items[i]), query, task, 0};
-        uint32_t rows = rows_of(plan, &items[i]);
-        uint32_t tiles = (uint32_t)sheaf__ceil_div_u64(rows, SHEAF__ATTN_ROWS);
-        for (uint32_t head = 0; head < plan->options.n_kv_heads; head++)
-            for (uint32_t tile = tiles; tile-- > 0;) {
-                uint32_t first = tile * SHEAF__ATTN_ROWS, n = tile_rows(rows, first);
-                plan->units[unit] = (sheaf__attn_unit){
-                    .item = i, .kv_head = head, .first_row = first, .n_rows = n};
-                sheaf__attn_range splits = rows_splits(plan, &items[i], first, n);
-                task = lay_unit(plan, unit++, splits, task, &part);
-            }
-        planned->n_tasks = task - planned->first_task;
-        query += items[i].n_queries;
-    }
+    plan->next = emptied(&plan->next);
+    SHEAF__TRY(add_items(plan, items, n_items));
+    if (views != NULL && n_items > 1) SHEAF__TRY(sheaf__attn_share(plan, views));
+    SHEAF__TRY(add_own_units(plan));
+    SHEAF__TRY(add_tasks(plan));
+    size_workspace(plan);
+    SHEAF__TRY(grow_workspace(plan));
+    sheaf__attn_layout planned = plan->next;
+    plan->next = plan->now;
+    plan->now = planned;
+    return SHEAF_OK;
 }
 
 sheaf_status sheaf_attn_plan_batch(sheaf_attn_plan *plan, const sheaf_attn_item *items,
                                    uint32_t n_items)
 {
     if (plan == NULL || items == NULL || n_items == 0) return SHEAF_E_INVALID;
-    sheaf__attn_sizes sizes;
-    SHEAF__TRY(measure(plan, items, n_items, &sizes));
-    SHEAF__TRY(grow(plan, &sizes));
-    plan->sizes = sizes;
-    lay_out(plan, items);
-    return SHEAF_OK;
+    return plan_step(plan, items, NULL, n_items);
+}
+
+sheaf_status sheaf_attn_plan_views(sheaf_attn_plan *plan, const sheaf_attn_item *items,
+                                   const sheaf_kv_view *views, uint32_t n_items)
+{
+    if (plan == NULL || items == NULL || views == NULL || n_items == 0) return SHEAF_E_INVALID;
+    for (uint32_t i = 0; i < n_items; i++) SHEAF__TRY(sheaf__attn_view_shape(plan, &views[i]));
+    int fused = plan->options.path == SHEAF_ATTN_FUSED;
+    return plan_step(plan, items, fused ? views : NULL, n_items);
 }

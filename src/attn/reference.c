@@ -1,7 +1,7 @@
 /* attn/reference.c - attention as a textbook writes it, in double precision.
  *
  * The oracle of the tests: one query row after the other, positions in order, no splits. It shares
- * with the other paths the options and the list of units, and nothing that computes; what blocks hold
+ * with the other paths the options and the list of tiles, and nothing that computes; what blocks hold
  * is decoded by sheaf_codec_decode.
  */
 #include <math.h>
@@ -57,17 +57,18 @@ static void attend(const sheaf_attn_options *o, const sheaf_kv_view *view, uint3
     for (uint32_t d = 0; d < o->value_dim; d++) out[d] = n == 0 ? 0.0f : (float)(mean[d] / sum);
 }
 
-static void unit_task(void *arg, uint32_t task, uint32_t thread)
+static void tile_task(void *arg, uint32_t task, uint32_t thread)
 {
     const sheaf__attn_job *job = arg;
     const sheaf_attn_plan *plan = job->plan;
     const sheaf_attn_options *o = &plan->options;
-    const sheaf__attn_unit *unit = &plan->units[task];
-    void *scores = plan->workspace + thread * plan->sizes.thread_floats;
-    for (uint32_t r = 0; r < unit->n_rows; r++) {
-        uint32_t head = sheaf__attn_row_head(plan, unit, r);
-        uint64_t at = sheaf__attn_row_query(plan, unit, r) * o->n_q_heads + head;
-        attend(o, &job->views[unit->item], unit->kv_head, sheaf__attn_row_sees(plan, unit, r),
+    const sheaf__attn_tile *tile = &plan->now.tiles[task / o->n_kv_heads];
+    const uint32_t kv_head = task % o->n_kv_heads;
+    void *scores = plan->workspace + thread * plan->now.thread_floats;
+    for (uint32_t r = 0; r < tile->n_rows; r++) {
+        uint32_t head = sheaf__attn_row_head(plan, tile, kv_head, r);
+        uint64_t at = sheaf__attn_row_query(plan, tile, r) * o->n_q_heads + head;
+        attend(o, &job->views[tile->item], kv_head, sheaf__attn_row_sees(plan, tile, r),
                job->q + at * o->key_dim, plan->sinks ? &plan->sinks[head] : NULL, scores,
                job->out + at * o->value_dim);
     }
@@ -76,5 +77,6 @@ static void unit_task(void *arg, uint32_t task, uint32_t thread)
 void sheaf__attn_reference(const sheaf__attn_job *job)
 {
     sheaf__attn_job copy = *job;
-    sheaf__threads_run(job->plan->threads, unit_task, &copy, job->plan->sizes.n_units);
+    sheaf__threads_run(job->plan->threads, tile_task, &copy,
+                       job->plan->now.n_tiles * job->plan->options.n_kv_heads);
 }

@@ -1,7 +1,8 @@
 /* attn/run.c - one layer of one step: tasks dealt to threads, runs merged, rows written.
  *
  * Guides: a task walks the splits of its run in ascending order; of each it resolves the positions
- * to addresses, lets the kernel compute the part, and pushes it on its stack. Nothing is allocated:
+ * to addresses, lets the kernel compute the part, and pushes it on its stack. What it leaves of a
+ * unit with several tiles is merged tile by tile afterwards. Nothing is allocated:
  * what a task needs lies in its thread's piece of the workspace or on the C stack.
  */
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-/* The query rows of a unit as kernels want them. */
+/* The query rows of a unit, or of a tile, as kernels want them. */
 typedef struct rows {
     const float *q[SHEAF__ATTN_ROWS];
     float *out[SHEAF__ATTN_ROWS];
@@ -28,18 +29,27 @@ typedef struct reach {
     sheaf__attn_addresses at;
 } reach;
 
-static void rows_set(const sheaf__attn_job *job, const sheaf__attn_unit *unit, rows *set)
+/* Adds the rows of a tile, for a KV head, from row `to` on. */
+static void rows_add(const sheaf__attn_job *job, const sheaf__attn_tile *tile, uint32_t kv_head,
+                     uint32_t to, rows *set)
 {
     const sheaf_attn_plan *plan = job->plan;
     const sheaf_attn_options *o = &plan->options;
-    for (uint32_t r = 0; r < unit->n_rows; r++) {
-        uint32_t head = sheaf__attn_row_head(plan, unit, r);
-        uint64_t at = sheaf__attn_row_query(plan, unit, r) * o->n_q_heads + head;
+    for (uint32_t i = 0; i < tile->n_rows; i++) {
+        uint32_t r = to + i, head = sheaf__attn_row_head(plan, tile, kv_head, i);
+        uint64_t at = sheaf__attn_row_query(plan, tile, i) * o->n_q_heads + head;
         set->q[r] = job->q + at * o->key_dim;
         set->out[r] = job->out + at * o->value_dim;
         set->sink[r] = plan->sinks != NULL ? plan->sinks[head] : 0.0f;
-        set->sees[r] = sheaf__attn_row_sees(plan, unit, r);
+        set->sees[r] = sheaf__attn_row_sees(plan, tile, i);
     }
+}
+
+/* The view through which a unit reads: that of any of its items. */
+static const sheaf_kv_view *unit_view(const sheaf__attn_job *job, const sheaf__attn_unit *unit)
+{
+    const sheaf__attn_layout *now = &job->plan->now;
+    return &job->views[now->tiles[now->members[unit->first_member].tile].item];
 }
 
 static void reach_rows(const rows *set, uint32_t n_rows, uint32_t split, reach *to)
@@ -58,67 +68,90 @@ static void reach_rows(const rows *set, uint32_t n_rows, uint32_t split, reach *
     }
 }
 
-static void reach_split(const sheaf__attn_job *job, const sheaf__attn_unit *unit,
+static void reach_split(const sheaf__attn_job *job, const sheaf__attn_task *task,
                         const rows *set, uint32_t split, reach *to)
 {
+    const sheaf__attn_unit *unit = &job->plan->now.units[task->unit];
     reach_rows(set, unit->n_rows, split, to);
     if (job->plan->options.path == SHEAF_ATTN_GATHER)
-        sheaf__attn_gather_addresses(job, unit->kv_head, split, to->first, to->end, &to->at);
+        sheaf__attn_gather_addresses(job, task->kv_head, split, to->first, to->end, &to->at);
     else
-        sheaf__attn_view_addresses(&job->views[unit->item], unit->kv_head, split, to->first,
+        sheaf__attn_view_addresses(unit_view(job, unit), task->kv_head, split, to->first,
                                    to->end, &to->at);
 }
 
-static void finish(const sheaf__attn_job *job, const sheaf__attn_unit *unit, const rows *set,
+/* Writes n_rows finished rows of one item. */
+static void finish(const sheaf__attn_job *job, uint32_t item, uint32_t n_rows, const rows *set,
                    sheaf__attn_part part)
 {
     const sheaf_attn_plan *plan = job->plan;
     const sheaf__attn_rows to = {
-        .n_rows = unit->n_rows,
+        .n_rows = n_rows,
         .value_dim = plan->options.value_dim,
         .o_stride = plan->o_stride,
-        .codec_v = job->views[unit->item].codec_v,
+        .codec_v = job->views[item].codec_v,
         .sinks = plan->sinks != NULL ? set->sink : NULL,
         .out = set->out,
     };
     plan->kernels->finish(&to, part);
 }
 
-static sheaf__attn_part run_part(const sheaf_attn_plan *plan, const sheaf__attn_unit *unit,
-                                 uint32_t run)
+/* Where part i that a unit leaves of a KV head lies. */
+static sheaf__attn_part part_of(const sheaf_attn_plan *plan, const sheaf__attn_unit *unit,
+                                uint32_t kv_head, uint32_t i)
 {
-    float *parts = plan->workspace + plan->sizes.thread_floats * plan->n_threads;
+    float *parts = plan->workspace + plan->now.thread_floats * plan->n_threads + unit->part;
     uint64_t each = sheaf__attn_part_floats(unit->n_rows, plan->o_stride);
-    return sheaf__attn_part_at(parts + unit->part + run * each, unit->n_rows);
+    return sheaf__attn_part_at(parts + ((uint64_t)kv_head * unit->n_parts + i) * each,
+                               unit->n_rows);
 }
 
-/* Pushes the parts of the task's splits. */
-static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task,
-                        const rows *set, float *scratch, sheaf__attn_stack *stack)
+/* The fixed part of what kernels take. */
+static sheaf__attn_split split_of(const sheaf__attn_job *job, const sheaf__attn_unit *unit,
+                                  const rows *set, float *scratch)
 {
-    const sheaf_attn_plan *plan = job->plan;
-    const sheaf_attn_options *o = &plan->options;
-    const sheaf__attn_unit *unit = &plan->units[task->unit];
-    reach reaches[2]; /* of this split and of the next */
-    sheaf__attn_split in = {
+    const sheaf_attn_options *o = &job->plan->options;
+    return (sheaf__attn_split){
         .n_rows = unit->n_rows,
         .key_dim = o->key_dim,
         .value_dim = o->value_dim,
-        .o_stride = plan->o_stride,
-        .codec_k = job->views[unit->item].codec_k,
+        .o_stride = job->plan->o_stride,
+        .codec_k = unit_view(job, unit)->codec_k,
         .scale = o->scale,
         .softcap = o->softcap,
         .q = set->q,
         .scratch = scratch,
     };
+}
+
+/* Leaves the node that the stack has as part i of the task's unit. */
+static void leave_part(const sheaf_attn_plan *plan, const sheaf__attn_task *task, uint32_t i,
+                       sheaf__attn_stack *stack)
+{
+    const sheaf__attn_unit *unit = &plan->now.units[task->unit];
+    memcpy(part_of(plan, unit, task->kv_head, i).m, sheaf__attn_stack_fold(stack).m,
+           sheaf__attn_part_floats(unit->n_rows, plan->o_stride) * sizeof(float));
+}
+
+/* Pushes the parts of the task's splits; leaves those of its nodes, if its unit leaves any. */
+static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task,
+                        const rows *set, float *scratch, sheaf__attn_stack *stack)
+{
+    const sheaf_attn_plan *plan = job->plan;
+    const sheaf__attn_unit *unit = &plan->now.units[task->unit];
+    const sheaf__attn_range all = task->splits;
+    uint32_t shift = plan->now.run_shift, part = task->first_part;
+    uint32_t node_end = sheaf__attn_first_node(unit, shift, all).end;
+    reach reaches[2]; /* of this split and of the next */
+    sheaf__attn_split in = split_of(job, unit, set, scratch);
     plan->kernels->pack(&in);
-    reach_split(job, unit, set, task->first_split, &reaches[0]);
-    for (uint32_t split = task->first_split; split < task->end_split; split++) {
-        const reach *now = &reaches[(split - task->first_split) % 2];
-        reach *next = &reaches[(split - task->first_split + 1) % 2];
+    reach_split(job, task, set, all.lo, &reaches[0]);
+    for (uint32_t split = all.lo; split < all.hi; split++) {
+        const reach *now = &reaches[(split - all.lo) % 2];
+        reach *next = &reaches[(split - all.lo + 1) % 2];
         in.n_next = 0;
-        if (split + 1 < task->end_split) {
-            reach_split(job, unit, set, split + 1, next);
+        if (split + 1 < all.hi) {
+            reach_split(job, task, set, split + 1, next);
             in.next_k = next->at.k + next->first;
             in.n_next = next->end - next->first;
         }
@@ -128,7 +161,12 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
         in.codec_k = now->at.codec_k, in.codec_v = now->at.codec_v;
         in.k_scale = now->at.k_scale, in.v_scale = now->at.v_scale;
         plan->kernels->split(&in, stack->leaf);
-        sheaf__attn_stack_push(stack, split);
+        sheaf__attn_stack_push(stack, split, 0);
+        if (split + 1 < node_end || unit->n_parts == 0) continue;
+        leave_part(plan, task, part++, stack);
+        if (node_end < all.hi)
+            node_end =
+                sheaf__attn_first_node(unit, shift, (sheaf__attn_range){node_end, all.hi}).end;
     }
 }
 
@@ -136,66 +174,90 @@ static void attend_task(void *arg, uint32_t index, uint32_t thread)
 {
     const sheaf__attn_job *job = arg;
     const sheaf_attn_plan *plan = job->plan;
+    const sheaf__attn_layout *now = &plan->now;
     uint32_t first =
-        plan->options.path == SHEAF_ATTN_GATHER ? plan->items[job->item].first_task : 0;
-    const sheaf__attn_task *task = &plan->tasks[first + index];
-    const sheaf__attn_unit *unit = &plan->units[task->unit];
-    float *scratch = plan->workspace + thread * plan->sizes.thread_floats;
+        plan->options.path == SHEAF_ATTN_GATHER ? now->items[job->item].first_task : 0;
+    const sheaf__attn_task *task = &now->tasks[first + index];
+    const sheaf__attn_unit *unit = &now->units[task->unit];
+    const sheaf__attn_member *members = &now->members[unit->first_member];
+    float *scratch = plan->workspace + thread * now->thread_floats;
     rows set;
-    rows_set(job, unit, &set);
+    for (uint32_t i = 0; i < unit->n_members; i++)
+        rows_add(job, &now->tiles[members[i].tile], task->kv_head, members[i].first_row, &set);
     sheaf__attn_stack stack;
     sheaf__attn_stack_init(
         &stack, plan, unit->n_rows,
         scratch + sheaf__attn_scratch_floats(plan->options.key_dim, plan->options.value_dim),
-        plan->sizes.n_levels);
-    if (task->first_split == task->end_split) {
+        now->n_levels);
+    uint32_t item = now->tiles[members[0].tile].item;
+    if (task->splits.lo == task->splits.hi) {
         memset(stack.leaf.l, 0, unit->n_rows * sizeof *stack.leaf.l);
-        finish(job, unit, &set, stack.leaf);
+        finish(job, item, unit->n_rows, &set, stack.leaf);
         return;
     }
     walk_splits(job, task, &set, scratch, &stack);
-    sheaf__attn_part part = sheaf__attn_stack_fold(&stack);
-    if (unit->n_runs == 1) {
-        finish(job, unit, &set, part);
-        return;
-    }
-    memcpy(run_part(plan, unit, task->run).m, part.m,
-           sheaf__attn_part_floats(unit->n_rows, plan->o_stride) * sizeof(float));
+    if (unit->n_parts == 0)
+        finish(job, item, unit->n_rows, &set, sheaf__attn_stack_fold(&stack));
 }
 
-/* Merges the runs of a unit that has several. */
+/* Pushes the rows that a tile has in the parts of one of its units. */
+static void push_parts(const sheaf_attn_plan *plan, const sheaf__attn_member *member,
+                       uint32_t kv_head, sheaf__attn_stack *stack)
+{
+    const sheaf__attn_unit *unit = &plan->now.units[member->unit];
+    const uint32_t shift = plan->now.run_shift, row = member->first_row;
+    uint32_t part = 0;
+    sheaf__attn_range run = {0, unit->splits.lo};
+    while (run.hi < unit->splits.hi) {
+        run = sheaf__attn_run_at(unit, shift, run.hi);
+        for (sheaf__attn_range left = run; left.lo < left.hi; part++) {
+            sheaf__attn_node node = sheaf__attn_first_node(unit, shift, left);
+            sheaf__attn_part from = part_of(plan, unit, kv_head, part);
+            stack->leaf = (sheaf__attn_part){from.m + row, from.l + row,
+                                             from.o + (size_t)row * plan->o_stride};
+            sheaf__attn_stack_push(stack, left.lo, node.level);
+            left.lo = node.end;
+        }
+    }
+}
+
+/* Merges what the units of a tile have left. */
 static void merge_task(void *arg, uint32_t index, uint32_t thread)
 {
     (void)thread;
     const sheaf__attn_job *job = arg;
     const sheaf_attn_plan *plan = job->plan;
-    const sheaf__attn_unit *unit = &plan->units[index];
-    if (unit->n_runs == 1) return;
+    const sheaf__attn_layout *now = &plan->now;
+    const sheaf__attn_tile *tile = &now->tiles[index / plan->options.n_kv_heads];
+    const uint32_t kv_head = index % plan->options.n_kv_heads;
+    const sheaf__attn_member *member = &now->members[tile->first_member];
+    if (now->units[member->unit].n_parts == 0) return; /* finished by its task */
     rows set;
-    rows_set(job, unit, &set);
+    rows_add(job, tile, kv_head, 0, &set);
     sheaf__attn_stack stack;
-    sheaf__attn_stack_init(&stack, plan, unit->n_rows, NULL, 0);
-    for (uint32_t run = 0; run < unit->n_runs; run++) {
-        stack.leaf = run_part(plan, unit, run);
-        sheaf__attn_stack_push(&stack, unit->first_run + run);
+    sheaf__attn_stack_init(&stack, plan, tile->n_rows, NULL, 0);
+    for (;; member = &now->members[member->next]) {
+        push_parts(plan, member, kv_head, &stack);
+        if (member->next == SHEAF__ATTN_NONE) break;
     }
-    finish(job, unit, &set, sheaf__attn_stack_fold(&stack));
+    finish(job, tile->item, tile->n_rows, &set, sheaf__attn_stack_fold(&stack));
 }
 
 static void attend(sheaf__attn_job *job)
 {
     const sheaf_attn_plan *plan = job->plan;
-    const sheaf__attn_sizes *sizes = &plan->sizes;
+    const sheaf__attn_layout *now = &plan->now;
     if (plan->options.path == SHEAF_ATTN_GATHER) {
-        for (job->item = 0; job->item < sizes->n_items; job->item++) {
+        for (job->item = 0; job->item < now->n_items; job->item++) {
             sheaf__attn_gather(job);
-            sheaf__threads_run(plan->threads, attend_task, job, plan->items[job->item].n_tasks);
+            sheaf__threads_run(plan->threads, attend_task, job, now->items[job->item].n_tasks);
         }
     } else {
-        sheaf__threads_run(plan->threads, attend_task, job, sizes->n_tasks);
+        sheaf__threads_run(plan->threads, attend_task, job, now->n_tasks);
     }
-    if (sizes->n_tasks > sizes->n_units)
-        sheaf__threads_run(plan->threads, merge_task, job, sizes->n_units);
+    if (now->part_floats > 0)
+        sheaf__threads_run(plan->threads, merge_task, job,
+                           now->n_tiles * plan->options.n_kv_heads);
 }
 
 static void fill_report(const sheaf_attn_plan *plan, sheaf_attn_report *report)
@@ -204,9 +266,11 @@ static void fill_report(const sheaf_attn_plan *plan, sheaf_attn_report *report)
     report->path = plan->options.path;
     report->isa = plan->options.isa;
     report->n_threads = plan->n_threads;
-    report->n_tasks = reference ? plan->sizes.n_units : plan->sizes.n_tasks;
-    report->n_splits = reference ? 0 : plan->sizes.n_splits;
+    report->n_tasks =
+        reference ? (uint64_t)plan->now.n_tiles * plan->options.n_kv_heads : plan->now.n_tasks;
+    report->n_splits = reference ? 0 : plan->now.n_splits;
     report->workspace_bytes = plan->workspace_floats * sizeof(float);
+    report->n_shared_splits = plan->now.n_shared_splits;
 }
 
 sheaf_status sheaf_attn_run(sheaf_attn_plan *plan, const sheaf_kv_view *views, const float *q,
@@ -214,9 +278,10 @@ sheaf_status sheaf_attn_run(sheaf_attn_plan *plan, const sheaf_kv_view *views, c
 {
     if (plan == NULL || views == NULL || q == NULL || out == NULL) return SHEAF_E_INVALID;
     if (report != NULL && report->struct_size != sizeof *report) return SHEAF_E_INVALID;
-    if (plan->sizes.n_items == 0) return SHEAF_E_PLAN;
-    for (uint32_t i = 0; i < plan->sizes.n_items; i++)
-        SHEAF__TRY(sheaf__attn_view_check(plan, &plan->items[i], &views[i]));
+    if (plan->now.n_items == 0) return SHEAF_E_PLAN;
+    for (uint32_t i = 0; i < plan->now.n_items; i++)
+        SHEAF__TRY(sheaf__attn_view_check(plan, &plan->now.items[i], &views[i]));
+    SHEAF__TRY(sheaf__attn_shared_check(plan, views));
     sheaf__attn_job job = {plan, views, q, out, 0};
     if (plan->options.path == SHEAF_ATTN_REFERENCE)
         sheaf__attn_reference(&job);

@@ -6,22 +6,30 @@
 
 #include "attn/paths.h"
 #include "base/bits.h"
+#include "base/status.h"
 #include "codec/codec.h"
 
 #define MAX_BLOCK_TOKENS 1024
 
-sheaf_status sheaf__attn_view_check(const sheaf_attn_plan *plan,
-                                    const sheaf__attn_planned *planned,
-                                    const sheaf_kv_view *view)
+sheaf_status sheaf__attn_view_shape(const sheaf_attn_plan *plan, const sheaf_kv_view *view)
 {
     const sheaf_attn_options *o = &plan->options;
     if (view->n_kv_heads != o->n_kv_heads || view->key_dim != o->key_dim ||
-        view->value_dim != o->value_dim || view->n_tokens != planned->item.n_tokens)
+        view->value_dim != o->value_dim)
         return SHEAF_E_PLAN;
     if (view->codec_k >= SHEAF_CODEC_COUNT || view->codec_v >= SHEAF_CODEC_COUNT)
         return SHEAF_E_PLAN;
     if (!sheaf__is_pow2(view->block_tokens) || view->block_tokens > MAX_BLOCK_TOKENS)
         return SHEAF_E_PLAN;
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf__attn_view_check(const sheaf_attn_plan *plan,
+                                    const sheaf__attn_planned *planned,
+                                    const sheaf_kv_view *view)
+{
+    SHEAF__TRY(sheaf__attn_view_shape(plan, view));
+    if (view->n_tokens != planned->item.n_tokens) return SHEAF_E_PLAN;
     if (planned->seen.lo == planned->seen.hi) return SHEAF_OK;
     uint64_t begin = (uint64_t)view->first_block * view->block_tokens;
     uint64_t end = ((uint64_t)view->first_block + view->n_rows) * view->block_tokens;

@@ -61,6 +61,7 @@ struct sheaf__forward {
     uint32_t n_plans;        /* one a distinct window */
     sheaf_attn_plan *plans[SHEAF_MAX_GROUPS];
     uint8_t plan_of[SHEAF_MAX_LAYERS];
+    uint32_t layer_of[SHEAF_MAX_GROUPS]; /* the first layer of each plan */
     workspace ws;
     sheaf_attn_report report;
 };
@@ -114,6 +115,7 @@ static sheaf_status create_plans(sheaf__forward *fwd)
         fwd->plan_of[layer] = (uint8_t)p;
         if (p < fwd->n_plans) continue;
         if (p == SHEAF_MAX_GROUPS) return SHEAF_E_LAYOUT;
+        fwd->layer_of[p] = layer;
         sheaf_attn_options o = SHEAF_ATTN_OPTIONS_INIT;
         o.n_q_heads = c->n_heads;
         o.n_kv_heads = c->n_kv_heads;
@@ -328,6 +330,25 @@ static sheaf_status reserve_products(const step *s)
     return sheaf__matmul_reserve(mm, s->n_logits, c->vocab, c->hidden);
 }
 
+/* Plans attention, a prefix that items share being read once for all: they share it in every layer
+ * of a plan if they do in one. */
+static sheaf_status plan_attention(const step *s)
+{
+    sheaf__forward *fwd = s->fwd;
+    workspace *ws = &fwd->ws;
+    for (uint32_t i = 0; i < s->n_items; i++) {
+        uint32_t first = first_pos(&s->items[i]), n = s->items[i].n_tokens;
+        ws->planned[i] =
+            (sheaf_attn_item){.n_queries = n, .first_pos = first, .n_tokens = first + n};
+    }
+    for (uint32_t p = 0; p < fwd->n_plans; p++) {
+        for (uint32_t i = 0; i < s->n_items; i++)
+            SHEAF__TRY(sheaf__kv_view(s->items[i].kv, fwd->layer_of[p], &ws->views[i]));
+        SHEAF__TRY(sheaf_attn_plan_views(fwd->plans[p], ws->planned, ws->views, s->n_items));
+    }
+    return SHEAF_OK;
+}
+
 /* Everything that can run out of memory. */
 static sheaf_status reserve_step(const step *s)
 {
@@ -337,14 +358,7 @@ static sheaf_status reserve_step(const step *s)
     SHEAF__TRY(reserve_products(s));
     SHEAF__TRY(sheaf__rope_reserve(fwd->rope, s->end));
     if (fwd->local_rope != NULL) SHEAF__TRY(sheaf__rope_reserve(fwd->local_rope, s->end));
-    for (uint32_t i = 0; i < s->n_items; i++) {
-        uint32_t first = first_pos(&s->items[i]), n = s->items[i].n_tokens;
-        fwd->ws.planned[i] =
-            (sheaf_attn_item){.n_queries = n, .first_pos = first, .n_tokens = first + n};
-    }
-    for (uint32_t p = 0; p < fwd->n_plans; p++)
-        SHEAF__TRY(sheaf_attn_plan_batch(fwd->plans[p], fwd->ws.planned, s->n_items));
-    return SHEAF_OK;
+    return plan_attention(s);
 }
 
 /* Fills token, pos and wanted. */

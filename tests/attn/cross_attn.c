@@ -224,7 +224,12 @@ static void a_sequence_alone_gives_the_bits_it_has_in_a_ragged_batch(void **stat
     sheaf_kv_view views[N];
     sheaf_attn_item items[N];
     for (uint32_t i = 0; i < N; i++) {
-        n[i] = (numbers){170 + i, lengths[i], 2, 32, 16, i % SHEAF_CODEC_COUNT,
+        n[i] = (numbers){170 + i,
+                         lengths[i],
+                         2,
+                         32,
+                         16,
+                         i % SHEAF_CODEC_COUNT,
                          (i * 2 + 1) % SHEAF_CODEC_COUNT};
         l[i] = layout_make(&n[i], (shape){1u << (i % 6), 0, i % 2});
         views[i] = l[i].view;

@@ -45,6 +45,21 @@ static sheaf_attn_options options_of(uint32_t path)
     return o;
 }
 
+/* Two that share a split: the first 18 of 26 blocks. */
+static const sheaf_attn_item sharing[2] = {{1, 299, 300, 0}, {1, 409, 410, 0}};
+
+static sheaf_status plan_sharing(sheaf_attn_plan *plan, const sheaf_kv_view *view)
+{
+    static const uint32_t rows[26] = {0};
+    sheaf_kv_view views[2] = {*view, *view};
+    for (uint32_t i = 0; i < 2; i++) {
+        views[i].rows = rows;
+        views[i].n_rows = i == 0 ? 19 : 26;
+        views[i].n_tokens = sharing[i].n_tokens;
+    }
+    return sheaf_attn_plan_views(plan, sharing, views, 2);
+}
+
 /* Runs the small step that was planned first; its result must not change. */
 static void expect_first_plan_stands(sheaf_attn_plan *plan, const sheaf_kv_view *view,
                                      const float *q, const float *want)
@@ -73,6 +88,8 @@ static void a_failed_allocation_leaves_no_plan_or_the_earlier_one(void **state)
             if (st == SHEAF_OK) {
                 st = sheaf_attn_plan_batch(plan, &one_item, 1);
                 first_planned = st == SHEAF_OK;
+                if (st == SHEAF_OK) st = plan_sharing(plan, &l.view);
+                first_planned = first_planned && st != SHEAF_OK;
                 if (st == SHEAF_OK) st = sheaf_attn_plan_batch(plan, bigger, 2);
                 failed = st != SHEAF_OK;
                 if (failed && first_planned) expect_first_plan_stands(plan, &l.view, q, want);
@@ -91,7 +108,7 @@ static void a_failed_allocation_leaves_no_plan_or_the_earlier_one(void **state)
         }
         free(want);
     }
-    assert_true(failures >= 6 * 7); /* plan, sinks, items, units, tasks, workspace twice */
+    assert_true(failures >= 6 * 15); /* plan, sinks, five lists of two layouts, workspaces */
     free(q);
     layout_free(&l);
 }

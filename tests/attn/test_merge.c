@@ -50,7 +50,7 @@ static uint64_t stack_hash(uint32_t lo, uint32_t hi, float *floats)
     for (uint32_t i = lo; i < hi; i++) {
         uint64_t hash = leaf_hash(i);
         memcpy(stack.leaf.o, &hash, sizeof hash);
-        sheaf__attn_stack_push(&stack, i);
+        sheaf__attn_stack_push(&stack, i, 0);
     }
     uint64_t hash;
     memcpy(&hash, sheaf__attn_stack_fold(&stack).o, sizeof hash);
@@ -95,7 +95,7 @@ static void reducing_aligned_runs_apart_gives_the_same_tree(void **state)
                 uint64_t hash = stack_hash(a > lo ? a : lo, b < hi ? b : hi, floats);
                 stack.leaf = sheaf__attn_part_at(runs + (run - first) * each, 1);
                 memcpy(stack.leaf.o, &hash, sizeof hash);
-                sheaf__attn_stack_push(&stack, run);
+                sheaf__attn_stack_push(&stack, run, 0);
             }
             uint64_t hash, want = 0;
             memcpy(&hash, sheaf__attn_stack_fold(&stack).o, sizeof hash);
