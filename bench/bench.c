@@ -158,7 +158,8 @@ bool bench_begin(bench *b, const char *name, const char *question, int argc, cha
         fprintf(stderr, "bench_%s: threads: %s\n", name, sheaf_status_text(status));
         return false;
     }
-    print_head(b, question);
+    if (!bench_option_flag(b, "--no-head"))
+        print_head(b, question); /* a bench's own children */
     return true;
 }
 

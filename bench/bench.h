@@ -57,9 +57,10 @@ typedef struct bench {
     const char *name;
     bool json;
     bool quick;
-    bool tiny;    /* and quick */
-    FILE *save;   /* null: nowhere */
-    uint32_t isa; /* SHEAF_ISA_...: what the ceilings use */
+    bool tiny;       /* and quick */
+    FILE *save;      /* null: nowhere */
+    uint32_t groups; /* of runs, at most 8; 0: the usual number */
+    uint32_t isa;    /* SHEAF_ISA_...: what the ceilings use */
     sheaf_threads *threads;
     int argc;
     char **argv;

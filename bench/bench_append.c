@@ -64,8 +64,9 @@ static void write_layers(rig *r, sheaf_sequence *seq, uint32_t pos, uint32_t n)
 {
     double start = bench_seconds();
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
-        must(r, sheaf_sequence_write(seq, layer, pos, n,
-                                     source_of(r, layer, n == 1 ? pos % N_SOURCES : 0)));
+        must(r, sheaf_sequence_write(
+                    seq, layer, pos, n,
+                    source_of(r, layer, n == 1 ? pos % N_SOURCES % r->chunk : 0)));
     r->writing += bench_seconds() - start;
 }
 
@@ -90,7 +91,8 @@ static void copy(rig *r, uint32_t n)
         for (uint32_t i = 0; i < N_SEQS; i++) {
             double start = bench_seconds();
             for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
-                const sheaf_kv_source *s = source_of(r, layer, n == 1 ? pos % N_SOURCES : 0);
+                const sheaf_kv_source *s =
+                    source_of(r, layer, n == 1 ? pos % N_SOURCES % r->chunk : 0);
                 memcpy(to, s->k, n * r->k_bytes);
                 memcpy(to + n * r->k_bytes, s->v, n * r->k_bytes);
                 to += 2 * n * r->k_bytes;
@@ -123,8 +125,8 @@ static bool rig_open(rig *r, const bench *b, uint32_t codec, uint32_t dtype)
 {
     uint64_t segment;
     *r = (rig){.codec = codec, .source = SHEAF_KV_SOURCE_INIT};
-    r->chunk = (uint32_t)bench_size(b, MAX_CHUNK, MAX_CHUNK, N_SOURCES);
-    r->n_tokens = (uint32_t)bench_size(b, 2 * MAX_CHUNK, MAX_CHUNK / 2, N_SOURCES);
+    r->chunk = (uint32_t)bench_size(b, MAX_CHUNK, MAX_CHUNK, 4);
+    r->n_tokens = (uint32_t)bench_size(b, 2 * MAX_CHUNK, MAX_CHUNK / 2, 4);
     if (r->chunk > r->n_tokens) r->chunk = r->n_tokens;
     r->number_bytes = dtype == SHEAF_DTYPE_F32 ? 4 : 2;
     r->source.dtype = dtype;

@@ -88,7 +88,7 @@ int main(int argc, char **argv)
         return 2;
     rig r = {.bytes = bench_size(&b, 256 * MIB, 64 * MIB, PIECE_BYTES)};
     static const bench_column columns[] = {{"f32 side", "GB/s"},
-                                           {"G numbers/s", ""},
+                                           {"", "G numbers/s"},
                                            {"of memcpy", "ratio"},
                                            {"median", "of memcpy"},
                                            {"a number", "bits"}};

@@ -126,7 +126,8 @@ static void measure_shape(bench *b, setup *s, const uint32_t *rows, uint32_t n_r
 static int measure_type(bench *b, uint32_t dtype, uint32_t own)
 {
     static const uint32_t shapes[CASES][2] = {{3072, 1024}, {8192, 2048}};
-    const uint32_t usual[] = {1, 8, MAX_ROWS}, few[] = {1, MAX_ROWS}, chosen[] = {1, own};
+    const uint32_t most = (uint32_t)bench_size(b, MAX_ROWS, MAX_ROWS, 32);
+    const uint32_t usual[] = {1, 8, most}, few[] = {1, most}, chosen[] = {1, own};
     const bool bf16 = dtype == SHEAF_DTYPE_BF16;
     int code = 0;
     for (uint32_t i = 0; i < (bf16 ? CASES : 1u); i++) {

@@ -154,6 +154,7 @@ static int by_value(const void *a, const void *b)
 
 static uint32_t groups_of(const bench *b)
 {
+    if (b->groups != 0 && !b->tiny) return b->groups < RUNS ? b->groups : RUNS;
     return (uint32_t)bench_size(b, RUNS, QUICK_RUNS, 1);
 }
 
