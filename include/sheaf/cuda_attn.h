@@ -128,13 +128,13 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan,
                                                     const sheaf_cuda_source *source,
                                                     void *stream);
 
-/* Copies each item's encoded tiles, from the block of the first position that its last query sees
- * to the last block, into arrays of the GPU: the bytes that sheaf_sequence_gather_raw gives.
- *   k: [n_items] host array of addresses, each [n_blocks, n_kv_heads * k_head_stride]; v the
- *     same; either
- *      array may be null, 16-byte aligned addresses
- * Not for capture: the addresses travel by a copy. SHEAF_E_PLAN, SHEAF_E_INVALID,
- * SHEAF_E_NO_MEMORY, SHEAF_E_DEVICE. */
+/* Copies each item's encoded tiles, from the block of the first position that its last one sees to the
+ * last block, into arrays of the GPU: the bytes that sheaf_sequence_gather_raw gives.
+ *   k: [n_items] host array of addresses, each [n_blocks, n_kv_heads * k_head_stride], null to leave
+ *     one out;
+ *      v the same; either array may be null. Fastest where they are multiples of 16
+ * A captured gather keeps addresses and numbers of blocks. SHEAF_E_PLAN, SHEAF_E_INVALID,
+ * SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_gather(sheaf_cuda_plan *plan,
                                                     const sheaf_kv_view *layer, void *const *k,
                                                     void *const *v, void *stream);

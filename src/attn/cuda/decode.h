@@ -1,0 +1,112 @@
+/* attn/cuda/decode.h - attention of one query a sequence, laid out: tables, tilings, launches.
+ *
+ * Owns: how a context is cut for decoding, and what the kernels are told. Does not own: plans.
+ *
+ *     leaf    64 absolute positions: scores, exact maximum, exponentials, one sum over positions
+ *     chunk   4 leaves merged in ascending order
+ *     span    4 chunks (1024 positions) merged in ascending order
+ *     result  its spans merged in ascending order, then the sink
+ *     unit    consecutive leaves of one item: what one warp (or, of a small batch, one block of four
+ *             warps) computes for one KV head
+ *     part    a chunk, a span or a whole item left in the workspace for the merging kernel
+ *     set     items whose first spans lie in the same rows: read once for all of them
+ *
+ * Every cut is at an absolute position and every merge has one order, so that a result does not
+ * depend on what a unit is.
+ */
+#ifndef SHEAF_ATTN_CUDA_DECODE_H
+#define SHEAF_ATTN_CUDA_DECODE_H
+
+#include "attn/cuda/batch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHEAF__CUDA_LEAF         64
+#define SHEAF__CUDA_CHUNK_LEAVES 4
+#define SHEAF__CUDA_SPAN_LEAVES  16
+#define SHEAF__CUDA_SPAN         1024
+
+/* What a unit leaves behind. */
+enum {
+    SHEAF__CUDA_FINAL = 0, /* the result */
+    SHEAF__CUDA_WHOLE = 1, /* one part: the item */
+    SHEAF__CUDA_CHUNK = 2, /* a part a chunk */
+    SHEAF__CUDA_SPANS = 3, /* a part a span */
+};
+
+/* 32 bytes, so that a warp learns all of it by one load. */
+typedef struct sheaf__cuda_unit {
+    uint32_t rows_at; /* the row of block b is rows[(uint32_t)(rows_at + b)] */
+    uint32_t lo, hi;  /* positions that the item's query sees */
+    uint32_t query;   /* of q and out */
+    uint32_t first_leaf, end_leaf;
+    uint32_t part; /* of its first chunk or span */
+    uint32_t kind;
+} sheaf__cuda_unit;
+
+/* One item's parts, in order: those of its prefix's spans, then its own. */
+typedef struct sheaf__cuda_merge {
+    uint32_t query;
+    uint32_t kind; /* WHOLE, CHUNK, SPANS; FINAL: nothing to do */
+    uint32_t part, n_parts;
+    uint32_t first; /* absolute index of its first own chunk or span */
+    uint32_t prefix_part, prefix_spans, prefix_stride;
+} sheaf__cuda_merge;
+
+/* Some spans of a set, for some of its items. */
+typedef struct sheaf__cuda_prefix_unit {
+    uint32_t rows_at;
+    uint32_t first_span, end_span;
+    uint32_t members_at, n_members; /* queries: members[members_at ...) */
+    uint32_t first_row;             /* of the set's n_members * group query rows */
+    uint32_t part;                  /* of span 0 and member 0; the next span's are n_members on */
+    uint32_t reserved;
+} sheaf__cuda_prefix_unit;
+
+/* A launch. Pointers are the device's; passed by value into kernels. */
+typedef struct sheaf__cuda_decode {
+    const unsigned char *base;
+    uint64_t row_stride_k, row_stride_v, k_offset, v_offset, k_head_stride, v_head_stride;
+    const void *q;
+    void *out;
+    float *parts; /* [part][n_q_heads][dim + 4]: o, then m and l */
+    const float *sinks;
+    const uint32_t *rows;
+    const sheaf__cuda_unit *units;
+    const sheaf__cuda_merge *merges;
+    const sheaf__cuda_prefix_unit *prefix_units;
+    const uint32_t *members;
+    uint64_t signs[4]; /* of turbo4's rotation */
+    float scale, softcap;
+    uint32_t n_units, n_merges, n_prefix_units;
+    uint32_t n_q_heads, n_kv_heads, group;
+    uint32_t block_shift; /* log2 of block_tokens: 4 to 6 */
+    uint32_t codec, dim, io_dtype;
+    uint32_t merge_spans; /* the most that an item to be merged has */
+    uint32_t team;        /* four warps a unit of one chunk */
+    uint32_t slots; /* of a warp's ring */
+    uint32_t warps; /* of a block, each with its own unit; team: 4 */
+    uint32_t overlap; /* the merging kernel is launched before the units have ended */
+} sheaf__cuda_decode;
+
+/* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */
+SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dtype);
+
+/* Query rows that a prefix unit takes at once. */
+uint32_t sheaf__cuda_prefix_rows(uint32_t dim);
+
+/* Floats of one query head's part. */
+static inline uint64_t sheaf__cuda_part_floats(uint32_t dim)
+{
+    return dim + 4u;
+}
+
+/* Queues units, prefix units and merges of one layer. SHEAF_E_DEVICE. */
+SHEAF_WARN sheaf_status sheaf__cuda_decode_run(const sheaf__cuda_decode *layer, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

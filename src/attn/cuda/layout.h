@@ -1,0 +1,77 @@
+/* attn/cuda/layout.h - a step of decoding cut into units, parts and sets, on the host.
+ *
+ * Owns: which unit computes what, and where parts lie. Does not own: memory of the GPU; nothing here
+ * needs one. No choice made here can be seen in the results (decode.h).
+ */
+#ifndef SHEAF_ATTN_CUDA_LAYOUT_H
+#define SHEAF_ATTN_CUDA_LAYOUT_H
+
+#include "attn/cuda/decode.h"
+#include "base/memory.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How a step is cut; zeros: by the sizes of the step. Benches set it. */
+typedef struct sheaf__cuda_tuning {
+    uint32_t unit_chunks; /* of a unit: below 4, or a multiple of 4 */
+    uint32_t team;        /* 1: always, 2: never */
+    uint32_t slots;       /* of a warp's ring */
+    uint32_t warps;       /* of a block */
+    uint32_t overlap;     /* 1: the merging kernel starts early, 2: not */
+} sheaf__cuda_tuning;
+
+/* What is the same for all items of a step. */
+typedef struct sheaf__cuda_shape {
+    uint32_t n_q_heads, n_kv_heads, dim;
+    uint32_t codec, block_tokens;
+    uint32_t window, causal;
+    uint32_t n_processors; /* of the GPU */
+    uint32_t prefix_min;   /* 0: the default, of several items */
+    sheaf__cuda_tuning tuning;
+} sheaf__cuda_shape;
+
+/* A step. Arrays grow and stay; the counts are of this step. */
+typedef struct sheaf__cuda_layout {
+    sheaf__cuda_unit *units;
+    sheaf__cuda_merge *merges;
+    sheaf__cuda_prefix_unit *prefix_units;
+    uint32_t *members;
+    uint32_t *links; /* scratch: a table of sets, then each item's set */
+    uint32_t *sets;  /* scratch: leader, spans, members of each set */
+    uint64_t unit_capacity, merge_capacity, prefix_capacity, member_capacity;
+    uint64_t link_capacity, set_capacity;
+    uint32_t n_units, n_merges, n_prefix_units, n_members;
+    uint32_t n_sets;
+    uint32_t merge_spans;
+    uint32_t team, slots, warps, overlap;
+    uint64_t n_parts;
+    uint64_t prefix_tokens; /* that were not read again */
+} sheaf__cuda_layout;
+
+/* items: rows_at as the rows will lie; views: for their rows. SHEAF_E_NO_MEMORY,
+ * SHEAF_E_OVERFLOW: too many parts. */
+SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout, sheaf__memory *memory,
+                                               const sheaf__cuda_shape *shape,
+                                               const sheaf__cuda_item *items,
+                                               const sheaf_kv_view *views, uint32_t n_items);
+void sheaf__cuda_layout_free(sheaf__cuda_layout *layout, sheaf__memory *memory);
+
+/* Positions [lo, hi) that the item's only query sees. */
+static inline void sheaf__cuda_item_sees(const sheaf__cuda_shape *shape,
+                                         const sheaf__cuda_item *item, uint32_t *lo,
+                                         uint32_t *hi)
+{
+    *hi = item->n_tokens;
+    if (shape->causal && item->first_pos < *hi) *hi = item->first_pos + 1;
+    *lo = 0;
+    if (shape->window != 0 && item->first_pos >= shape->window)
+        *lo = item->first_pos + 1 - shape->window;
+    if (*lo > *hi) *lo = *hi;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
