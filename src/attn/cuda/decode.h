@@ -61,7 +61,7 @@ typedef struct sheaf__cuda_prefix_unit {
     uint32_t first_span, end_span;
     uint32_t members_at, n_members; /* queries: members[members_at ...) */
     uint32_t first_row;             /* of the set's n_members * group query rows */
-    uint32_t part;                  /* of span 0 and member 0; the next span's are n_members on */
+    uint32_t part; /* of span 0 and member 0; the next span's are n_members on */
     uint32_t reserved;
 } sheaf__cuda_prefix_unit;
 
@@ -86,9 +86,9 @@ typedef struct sheaf__cuda_decode {
     uint32_t codec, dim, io_dtype;
     uint32_t merge_spans; /* the most that an item to be merged has */
     uint32_t team;        /* four warps a unit of one chunk */
-    uint32_t slots; /* of a warp's ring */
-    uint32_t warps; /* of a block, each with its own unit; team: 4 */
-    uint32_t overlap; /* the merging kernel is launched before the units have ended */
+    uint32_t slots;       /* of a warp's ring */
+    uint32_t warps;       /* of a block, each with its own unit; team: 4 */
+    uint32_t overlap;     /* the merging kernel is launched before the units have ended */
 } sheaf__cuda_decode;
 
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */

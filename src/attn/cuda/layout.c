@@ -15,12 +15,12 @@
 #include "base/bits.h"
 #include "base/status.h"
 
-#define NONE             UINT32_MAX
-#define DEFAULT_PREFIX   (2 * SHEAF__CUDA_SPAN)
-#define DEFAULT_MEMBERS  4 /* of a set: fewer gain nothing */
-#define WARPS_AT_ONCE    4 /* of a multiprocessor, by the rings that fit its shared memory */
-#define UNITS_A_WARP     2
-#define MAX_UNIT_CHUNKS  32
+#define NONE            UINT32_MAX
+#define DEFAULT_PREFIX  (2 * SHEAF__CUDA_SPAN)
+#define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
+#define WARPS_AT_ONCE   4 /* of a multiprocessor, by the rings that fit its shared memory */
+#define UNITS_A_WARP    2
+#define MAX_UNIT_CHUNKS 32
 
 typedef struct set {
     uint32_t leader, spans, n_members, part;
@@ -73,8 +73,8 @@ static void join(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
         return;
     }
     set *s = &sets[table[at]];
-    uint32_t alike = spans_alike(shape, &views[s->leader], &views[i],
-                                 seen < s->spans ? seen : s->spans);
+    uint32_t alike =
+        spans_alike(shape, &views[s->leader], &views[i], seen < s->spans ? seen : s->spans);
     if (alike < least || (s->n_members > 1 && alike < s->spans / 2)) return;
     s->spans = alike;
     s->n_members++;
@@ -138,8 +138,8 @@ static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
     SHEAF__TRY(sheaf__memory_grow(memory, &prefix, &l->prefix_capacity, units,
                                   sizeof *l->prefix_units));
     l->prefix_units = prefix;
-    SHEAF__TRY(sheaf__memory_grow(memory, &member, &l->member_capacity, n_items,
-                                  sizeof *l->members));
+    SHEAF__TRY(
+        sheaf__memory_grow(memory, &member, &l->member_capacity, n_items, sizeof *l->members));
     l->members = member;
     uint32_t kept = 0;
     for (uint32_t n = 0; n < l->n_sets; n++) {
@@ -171,7 +171,8 @@ static extent extent_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *sh
     sheaf__cuda_item_sees(shape, item, &e.lo, &e.hi);
     const set *s = of_set != NONE ? (const set *)(const void *)l->sets + of_set : NULL;
     if (s != NULL && s->spans != 0) e.shared = s;
-    e.first_leaf = e.shared != NULL ? s->spans * SHEAF__CUDA_SPAN_LEAVES : e.lo / SHEAF__CUDA_LEAF;
+    e.first_leaf =
+        e.shared != NULL ? s->spans * SHEAF__CUDA_SPAN_LEAVES : e.lo / SHEAF__CUDA_LEAF;
     e.end_leaf = e.lo < e.hi ? (e.hi - 1) / SHEAF__CUDA_LEAF + 1 : e.first_leaf;
     if (e.end_leaf < e.first_leaf) e.end_leaf = e.first_leaf;
     e.first_chunk = e.first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
@@ -217,9 +218,8 @@ static void lay_item(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
         .part = (uint32_t)l->n_parts,
         .kind = SHEAF__CUDA_FINAL,
     };
-    uint32_t units = e.end_chunk > e.first_chunk
-                         ? ceil_div(e.end_chunk, each) - e.first_chunk / each
-                         : 0;
+    uint32_t units =
+        e.end_chunk > e.first_chunk ? ceil_div(e.end_chunk, each) - e.first_chunk / each : 0;
     *merge = (sheaf__cuda_merge){.query = item->query_at, .part = unit.part};
     if (units <= 1 && e.shared == NULL) {
         if (units == 0 || shape->codec != SHEAF_CODEC_TURBO4) {
@@ -242,15 +242,16 @@ static void lay_item(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
         merge->prefix_spans = e.shared->spans;
         merge->prefix_stride = e.shared->n_members;
     }
-    uint32_t own_spans = merge->kind == SHEAF__CUDA_CHUNK ? ceil_div(merge->n_parts, 4) + 1
-                                                         : merge->n_parts;
+    uint32_t own_spans =
+        merge->kind == SHEAF__CUDA_CHUNK ? ceil_div(merge->n_parts, 4) + 1 : merge->n_parts;
     if (merge->prefix_spans + own_spans > l->merge_spans)
         l->merge_spans = merge->prefix_spans + own_spans;
     l->n_merges++;
     for (uint32_t chunk = e.first_chunk; chunk < e.end_chunk; l->n_units++) {
         uint32_t past = (chunk / each + 1) * each;
         if (past > e.end_chunk) past = e.end_chunk;
-        unit.first_leaf = chunk == e.first_chunk ? e.first_leaf : chunk * SHEAF__CUDA_CHUNK_LEAVES;
+        unit.first_leaf =
+            chunk == e.first_chunk ? e.first_leaf : chunk * SHEAF__CUDA_CHUNK_LEAVES;
         unit.end_leaf = past == e.end_chunk ? e.end_leaf : past * SHEAF__CUDA_CHUNK_LEAVES;
         unit.part = (uint32_t)l->n_parts;
         if (unit.kind == SHEAF__CUDA_CHUNK) unit.part += chunk - e.first_chunk;
@@ -262,11 +263,13 @@ static void lay_item(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
 }
 
 sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory,
-                                    const sheaf__cuda_shape *shape, const sheaf__cuda_item *items,
-                                    const sheaf_kv_view *views, uint32_t n_items)
+                                    const sheaf__cuda_shape *shape,
+                                    const sheaf__cuda_item *items, const sheaf_kv_view *views,
+                                    uint32_t n_items)
 {
     uint32_t *own;
-    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans = 0;
+    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
+        0;
     l->n_parts = l->prefix_tokens = 0;
     SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items, &own));
     uint64_t chunks = 0, n_units = 0;
@@ -283,7 +286,8 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     }
     if (n_units > INT32_MAX || chunks + l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
     void *units = l->units, *merges = l->merges;
-    SHEAF__TRY(sheaf__memory_grow(memory, &units, &l->unit_capacity, n_units, sizeof *l->units));
+    SHEAF__TRY(
+        sheaf__memory_grow(memory, &units, &l->unit_capacity, n_units, sizeof *l->units));
     l->units = units;
     SHEAF__TRY(
         sheaf__memory_grow(memory, &merges, &l->merge_capacity, n_items, sizeof *l->merges));

@@ -52,7 +52,8 @@ typedef struct sheaf__cuda_layout {
 
 /* items: rows_at as the rows will lie; views: for their rows. SHEAF_E_NO_MEMORY,
  * SHEAF_E_OVERFLOW: too many parts. */
-SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout, sheaf__memory *memory,
+SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout,
+                                               sheaf__memory *memory,
                                                const sheaf__cuda_shape *shape,
                                                const sheaf__cuda_item *items,
                                                const sheaf_kv_view *views, uint32_t n_items);

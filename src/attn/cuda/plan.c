@@ -41,9 +41,9 @@ static sheaf_status open_gpu(sheaf_cuda_plan *plan, const float *sinks, sheaf_er
     int ordinal = (int)plan->cuda.ordinal;
     SHEAF__TRY(sheaf__cuda_kernels_run(plan->cuda.ordinal, err));
     SHEAF__TRY(sheaf__cuda_status(cudaSetDevice(ordinal), "no such GPU", err));
-    SHEAF__TRY(sheaf__cuda_status(cudaDeviceGetAttribute(&plan->n_processors,
-                                                         cudaDevAttrMultiProcessorCount, ordinal),
-                                  "processors", err));
+    SHEAF__TRY(sheaf__cuda_status(
+        cudaDeviceGetAttribute(&plan->n_processors, cudaDevAttrMultiProcessorCount, ordinal),
+        "processors", err));
     SHEAF__TRY(sheaf__cuda_status(
         cudaEventCreateWithFlags(&plan->uploaded, cudaEventDisableTiming), "event", err));
     if (sinks == NULL) return SHEAF_OK;
@@ -51,7 +51,8 @@ static sheaf_status open_gpu(sheaf_cuda_plan *plan, const float *sinks, sheaf_er
     void *to = NULL;
     SHEAF__TRY(sheaf__cuda_status(cudaMalloc(&to, bytes), "sinks", err));
     plan->sinks = to;
-    return sheaf__cuda_status(cudaMemcpy(to, sinks, bytes, cudaMemcpyHostToDevice), "sinks", err);
+    return sheaf__cuda_status(cudaMemcpy(to, sinks, bytes, cudaMemcpyHostToDevice), "sinks",
+                              err);
 }
 
 sheaf_status sheaf_cuda_plan_create(const sheaf_attn_options *options,
@@ -169,8 +170,8 @@ static sheaf_status grow_table(sheaf_cuda_plan *plan, uint64_t bytes)
 
 static sheaf_status grow_parts(sheaf_cuda_plan *plan, uint64_t n_parts)
 {
-    uint64_t floats = n_parts * plan->options.n_q_heads *
-                      sheaf__cuda_part_floats(plan->options.key_dim);
+    uint64_t floats =
+        n_parts * plan->options.n_q_heads * sheaf__cuda_part_floats(plan->options.key_dim);
     if (floats <= plan->part_floats) return SHEAF_OK;
     floats = sheaf__max_u64(floats, plan->part_floats + plan->part_floats / 2);
     void *parts = NULL;
@@ -228,7 +229,8 @@ static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, ui
     if (l->n_units) memcpy(to + at.units, l->units, l->n_units * sizeof *l->units);
     if (l->n_merges) memcpy(to + at.merges, l->merges, l->n_merges * sizeof *l->merges);
     if (l->n_prefix_units)
-        memcpy(to + at.prefix_units, l->prefix_units, l->n_prefix_units * sizeof *l->prefix_units);
+        memcpy(to + at.prefix_units, l->prefix_units,
+               l->n_prefix_units * sizeof *l->prefix_units);
     if (l->n_members) memcpy(to + at.members, l->members, l->n_members * sizeof *l->members);
     uint32_t *rows = (uint32_t *)(void *)(to + at.rows);
     for (uint32_t i = 0; i < n_items; i++) {
@@ -298,8 +300,8 @@ sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan, const sheaf_attn_item 
         .tuning = plan->tuning,
     };
     if (n_queries != n_items) return SHEAF_E_UNSUPPORTED;
-    SHEAF__TRY(
-        sheaf__cuda_layout_set(&plan->layout, &plan->memory, &shape, plan->items, views, n_items));
+    SHEAF__TRY(sheaf__cuda_layout_set(&plan->layout, &plan->memory, &shape, plan->items, views,
+                                      n_items));
     SHEAF__TRY(grow_parts(plan, plan->layout.n_parts));
     SHEAF__TRY(upload(plan, views, n_items, n_rows, stream));
     plan->geometry = views[0];

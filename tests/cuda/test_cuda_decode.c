@@ -1,0 +1,266 @@
+/* cuda/test_cuda_decode.c - attention of one query a sequence on a GPU, against the reference in
+ * double precision, and against itself however a step is cut. */
+#include "gpu.h"
+
+#include "cuda/decode_world.h"
+
+static uint64_t seed;
+
+static int short_run(void)
+{
+    return getenv("SHEAF_GPU_SHORT") != NULL;
+}
+
+static void need_gpu(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) TESTING_SKIP("no GPU%s", "");
+}
+
+static const uint32_t codecs[] = {SHEAF_CODEC_BF16, SHEAF_CODEC_F16, SHEAF_CODEC_INT8,
+                                  SHEAF_CODEC_TURBO4};
+
+/* What the issue allows, and room for two more roundings of f16 with int8 and turbo4. */
+static double allowed(uint32_t dtype)
+{
+    return dtype == SHEAF_DTYPE_BF16 ? 3e-3 : dtype == SHEAF_DTYPE_F16 ? 1.5e-3 : 5e-4;
+}
+
+static void add_ragged(world *w)
+{
+    static const uint32_t lengths[] = {1, 17, 63, 64, 65, 256, 255, 700, 1025, 2111};
+    for (uint32_t i = 0; i < (short_run() ? 5 : sizeof lengths / sizeof *lengths); i++)
+        world_add(w, lengths[i], 0, 0);
+    world_upload(w);
+}
+
+/* Compares a whole world with the reference, item by item; prints the worst. */
+static double worst_error(const world *w, sheaf_attn_options o, asked *a)
+{
+    uint64_t row = (uint64_t)w->n_q_heads * w->dim;
+    unsigned char *out = world_run(w, o, a);
+    float *ref = world_reference(w, o, a->dtype, a->first, a->n);
+    double worst = 0;
+    for (uint32_t i = 0; i < a->n; i++) {
+        double e =
+            relative_error(out + i * row * dtype_bytes(a->dtype), a->dtype, ref + i * row, row);
+        if (!(e <= worst)) worst = e;
+        if (!(e == e)) break;
+    }
+    free(out);
+    free(ref);
+    return worst;
+}
+
+static void decode_agrees_with_the_reference(void **state)
+{
+    (void)state;
+    need_gpu();
+    int wrong = 0;
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            world *w = world_make(codecs[c], dim, 8, 2, 32, 256, seed + c + dim);
+            add_ragged(w);
+            for (uint32_t dtype = 0; dtype < 3; dtype++)
+                for (uint32_t team = 1; team <= 2; team++) {
+                    asked a = {.dtype = dtype, .n = w->n_items, .tuning = {.team = team}};
+                    double e = worst_error(w, world_options(w), &a);
+                    int bad = !(e <= allowed(dtype));
+                    print_message("%s dim %u io %s %s: error %.2e%s\n",
+                                  sheaf_codec_name(codecs[c]), dim, sheaf_codec_name(dtype),
+                                  team == 1 ? "team" : "units", e, bad ? "  TOO MUCH" : "");
+                    wrong += bad;
+                }
+            world_free(w);
+        }
+    assert_int_equal(wrong, 0);
+}
+
+static void groups_and_blocks_of_all_sizes_are_right(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const uint32_t groups[] = {1, 3, 4, 8, 12, 16};
+    int wrong = 0;
+    for (uint32_t g = 0; g < 6; g++)
+        for (uint32_t c = 0; c < 4; c++) {
+            uint32_t bt = 16u << (g + c) % 3;
+            world *w = world_make(codecs[c], 128, 2 * groups[g], 2, bt, 512, seed + 31 * g + c);
+            add_ragged(w);
+            asked a = {.dtype = SHEAF_DTYPE_F32, .n = w->n_items};
+            double e = worst_error(w, world_options(w), &a);
+            if (!(e <= allowed(a.dtype))) {
+                print_message("%s group %u blocks of %u: error %.2e\n",
+                              sheaf_codec_name(codecs[c]), groups[g], bt, e);
+                wrong++;
+            }
+            world_free(w);
+        }
+    assert_int_equal(wrong, 0);
+}
+
+static void window_softcap_and_sinks_are_right(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const float sinks[8] = {0.5f, -3.0f, 2.0f, 9.0f, 0.0f, 1.0f, -20.0f, 4.0f};
+    int wrong = 0;
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t kind = 0; kind < 8; kind++) {
+            world *w = world_make(codecs[c], 128, 8, 2, 32, 256, seed + 7 * kind + c);
+            add_ragged(w);
+            sheaf_attn_options o = world_options(w);
+            if (kind & 1) o.window = 300;
+            if (kind & 2) o.softcap = 5.0f;
+            if (kind & 4) o.sinks = sinks;
+            asked a = {
+                .dtype = SHEAF_DTYPE_F32, .n = w->n_items, .tuning = {.team = 1 + (c & 1)}};
+            double e = worst_error(w, o, &a);
+            if (!(e <= allowed(a.dtype))) {
+                print_message("%s window %u softcap %g sinks %d: error %.2e\n",
+                              sheaf_codec_name(codecs[c]), o.window, (double)o.softcap,
+                              o.sinks != NULL, e);
+                wrong++;
+            }
+            world_free(w);
+        }
+    assert_int_equal(wrong, 0);
+}
+
+/* The bytes of an item are those of the item alone, however the step is cut. */
+static void cutting_a_step_otherwise_changes_no_bit(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const sheaf__cuda_tuning cuts[] = {
+        {.team = 1},
+        {.team = 2, .unit_chunks = 1},
+        {.team = 2, .unit_chunks = 2},
+        {.team = 2, .unit_chunks = 4},
+        {.team = 2, .unit_chunks = 32, .slots = 2},
+        {.team = 2, .unit_chunks = 8, .warps = 2, .slots = 4},
+        {.overlap = 2}};
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            world *w = world_make(codecs[c], dim, 8, 2, 32, 256, seed + 3 * c + dim);
+            add_ragged(w);
+            uint32_t dtype = (c + dim / 64) % 3;
+            uint64_t bytes = 8ull * dim * dtype_bytes(dtype);
+            sheaf_attn_options o = world_options(w);
+            asked all = {.dtype = dtype, .n = w->n_items};
+            unsigned char *whole = world_run(w, o, &all);
+            for (uint32_t t = 0; t < sizeof cuts / sizeof *cuts; t++) {
+                asked again = {.dtype = dtype, .n = w->n_items, .tuning = cuts[t]};
+                unsigned char *out = world_run(w, o, &again);
+                assert_memory_equal(out, whole, w->n_items * bytes);
+                free(out);
+            }
+            for (uint32_t i = 0; i < w->n_items; i++) {
+                asked one = {.dtype = dtype, .first = i, .n = 1};
+                unsigned char *out = world_run(w, o, &one);
+                assert_memory_equal(out, whole + i * bytes, bytes);
+                free(out);
+            }
+            free(whole);
+            world_free(w);
+        }
+}
+
+static void sharing_a_prefix_changes_no_bit(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            uint32_t n = short_run() ? 3 : 11 + 13 * c,
+                     dtype = c == 1 ? SHEAF_DTYPE_F32 : SHEAF_DTYPE_BF16;
+            world *w = world_make(codecs[c], dim, 8, 2, 32, 2048, seed + 5 * c + dim);
+            for (uint32_t i = 0; i < n; i++) world_add(w, 2048 + (i * 97) % 700 + 1, 2048, 0);
+            world_add(w, 1500, 0, 0);
+            world_upload(w);
+            sheaf_attn_options o = world_options(w);
+            asked shared = {.dtype = dtype, .n = n + 1, .prefix_min = 1024};
+            asked apart = {.dtype = dtype, .n = n + 1, .prefix_min = 1u << 30};
+            unsigned char *a = world_run(w, o, &shared), *b = world_run(w, o, &apart);
+            assert_int_equal(shared.report.path, SHEAF_CUDA_PREFIX);
+            assert_int_equal(shared.report.n_prefixes, 1);
+            assert_int_equal(shared.report.prefix_tokens, 2048 * (n - 1));
+            assert_int_equal(apart.report.path, SHEAF_CUDA_DECODE);
+            assert_memory_equal(a, b, (n + 1) * 8ull * dim * dtype_bytes(dtype));
+            free(a);
+            free(b);
+            world_free(w);
+        }
+}
+
+static void rows_elsewhere_and_graphs_change_no_bit(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (uint32_t c = 0; c < 4; c++) {
+        unsigned char *first = NULL;
+        uint64_t bytes = 0;
+        for (uint32_t layout = 0; layout < 3; layout++) {
+            world *w = world_make(codecs[c], 128, 8, 2, 32, 256 << layout, seed + c);
+            shuffle(w, seed + 1000 + layout);
+            add_ragged(w);
+            asked a = {.dtype = SHEAF_DTYPE_BF16, .n = w->n_items, .graph = layout == 1};
+            bytes = w->n_items * 8ull * 128 * 2;
+            unsigned char *out = world_run(w, world_options(w), &a);
+            if (first == NULL) {
+                first = out;
+            } else {
+                assert_memory_equal(out, first, bytes);
+                free(out);
+            }
+            world_free(w);
+        }
+        free(first);
+    }
+}
+
+static void what_kernels_do_not_read_is_refused(void **state)
+{
+    (void)state;
+    need_gpu();
+    world *w = world_make(SHEAF_CODEC_BF16, 64, 4, 2, 32, 16, seed);
+    world_add(w, 40, 0, 0);
+    world_upload(w);
+    sheaf_attn_options o = world_options(w);
+    sheaf_cuda_attn_options c = SHEAF_CUDA_ATTN_OPTIONS_INIT;
+    sheaf_cuda_plan *plan = NULL;
+    o.key_dim = 96;
+    assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_E_UNSUPPORTED);
+    o.key_dim = 64, o.n_q_heads = 5;
+    assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_E_INVALID);
+    o.n_q_heads = 4;
+    assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_OK);
+    assert_int_equal(sheaf_cuda_run(plan, &w->views[0], w->gpu, w->gpu, NULL, NULL),
+                     SHEAF_E_PLAN);
+    sheaf_kv_view view = w->views[0];
+    view.n_rows = 1;
+    assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, &view, 1, NULL), SHEAF_E_PLAN);
+    view = w->views[0];
+    view.codec_k = SHEAF_CODEC_F32;
+    assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, &view, 1, NULL),
+                     SHEAF_E_UNSUPPORTED);
+    sheaf_cuda_plan_destroy(plan);
+    world_free(w);
+}
+
+int main(void)
+{
+    const char *given = getenv("SHEAF_TEST_SEED");
+    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_agrees_with_the_reference),
+        cmocka_unit_test(groups_and_blocks_of_all_sizes_are_right),
+        cmocka_unit_test(window_softcap_and_sinks_are_right),
+        cmocka_unit_test(cutting_a_step_otherwise_changes_no_bit),
+        cmocka_unit_test(sharing_a_prefix_changes_no_bit),
+        cmocka_unit_test(rows_elsewhere_and_graphs_change_no_bit),
+        cmocka_unit_test(what_kernels_do_not_read_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
