@@ -125,5 +125,6 @@ int main(int argc, char **argv)
            properties.multiProcessorCount, sheaf_version(), h.repeats);
     measure_ceilings(&h);
     bench_pool(&h);
+    bench_decode(&h);
     return 0;
 }
