@@ -18,6 +18,7 @@
 #    include <math.h>
 
 #    include "attn/fetch.h"
+#    include "attn/levels.h"
 #    include "attn/vector_avx512.h"
 
 #    define NOINLINE __attribute__((noinline))
@@ -524,7 +525,7 @@ static void pack(const sheaf__attn_split *in)
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
     if (sheaf__codec_is_quantized(in->codec_k)) {
-        sheaf__levels_avx512_pack(in, in->n_rows < FEW_ROWS);
+        sheaf__levels_pack(in, in->n_rows < FEW_ROWS ? 0 : many_stride(in->n_rows), 2);
         return;
     }
     if (in->n_rows < FEW_ROWS) {

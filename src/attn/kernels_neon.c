@@ -15,121 +15,13 @@
  */
 #if defined(__aarch64__)
 
-#    include <arm_neon.h>
 #    include <math.h>
-#    include <string.h>
 
-#    include "attn/kernels.h"
-#    include "codec/codec.h"
+#    include "attn/levels.h"
+#    include "attn/vector_neon.h"
 
-#    define INLINE   static inline __attribute__((always_inline))
-#    define W        4  /* floats a vector */
 #    define FEW_ROWS 16 /* below: the form for few rows */
 #    define STEP     32 /* positions of V between changes of the output columns */
-#    define SPLIT    SHEAF__ATTN_SPLIT
-
-/* --- numbers ------------------------------------------------------------------------------ */
-
-/* Four numbers of a codec from p, which may have any alignment. */
-INLINE float32x4_t widen4(const uint32_t codec, const unsigned char *p)
-{
-    if (codec == SHEAF_CODEC_F32) return vreinterpretq_f32_u8(vld1q_u8(p));
-    uint8x8_t half = vld1_u8(p);
-    if (codec == SHEAF_CODEC_F16) return vcvt_f32_f16(vreinterpret_f16_u8(half));
-    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(half), 16));
-}
-
-/* Vector i of a row of dim numbers, zeros behind its end; reads no byte beyond it. */
-INLINE float32x4_t widen_at(const uint32_t codec, const unsigned char *row, uint32_t i,
-                            uint32_t dim)
-{
-    const size_t bytes = sheaf__attn_number_bytes(codec);
-    uint32_t left = dim > i * W ? dim - i * W : 0;
-    if (left >= W) return widen4(codec, row + (size_t)i * W * bytes);
-    unsigned char copy[W * 4] = {0};
-    if (left != 0) memcpy(copy, row + (size_t)i * W * bytes, left * bytes);
-    return widen4(codec, copy);
-}
-
-INLINE float32x4_t greater4(float32x4_t x, float32x4_t than)
-{
-    return vbslq_f32(vcgtq_f32(x, than), x, than);
-}
-
-/* exp, operation by operation as in the text of base/fmath.h. */
-INLINE float32x4_t exp4(float32x4_t x)
-{
-    const float32x4_t magic = vdupq_n_f32(12582912.0f), top = vdupq_n_f32(88.0f);
-    uint32x4_t below = vcltq_f32(x, vdupq_n_f32(-87.0f));
-    x = vbslq_f32(vcgtq_f32(x, top), top, x);
-    float32x4_t t = vfmaq_f32(magic, x, vdupq_n_f32(1.44269504f));
-    float32x4_t n = vsubq_f32(t, magic);
-    float32x4_t r = vfmaq_f32(x, n, vdupq_n_f32(-0.693359375f));
-    r = vfmaq_f32(r, n, vdupq_n_f32(2.12194440e-4f));
-    float32x4_t p = vdupq_n_f32(1.9875691500e-4f);
-    p = vfmaq_f32(vdupq_n_f32(1.3981999507e-3f), p, r);
-    p = vfmaq_f32(vdupq_n_f32(8.3334519073e-3f), p, r);
-    p = vfmaq_f32(vdupq_n_f32(4.1665795894e-2f), p, r);
-    p = vfmaq_f32(vdupq_n_f32(1.6666665459e-1f), p, r);
-    p = vfmaq_f32(vdupq_n_f32(5.0000001201e-1f), p, r);
-    float32x4_t y = vfmaq_f32(r, p, vmulq_f32(r, r));
-    y = vaddq_f32(y, vdupq_n_f32(1.0f));
-    uint32x4_t e = vsubq_u32(vreinterpretq_u32_f32(t), vreinterpretq_u32_f32(magic));
-    e = vshlq_n_u32(vaddq_u32(e, vdupq_n_u32(127)), 23);
-    y = vmulq_f32(y, vreinterpretq_f32_u32(e));
-    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), below));
-}
-
-INLINE float32x4_t tanh4(float32x4_t x)
-{
-    const float32x4_t one = vdupq_n_f32(1.0f);
-    float32x4_t a = vabsq_f32(x), z = vmulq_f32(x, x);
-    float32x4_t p = vdupq_n_f32(-5.70498872745e-3f);
-    p = vfmaq_f32(vdupq_n_f32(2.06390887954e-2f), p, z);
-    p = vfmaq_f32(vdupq_n_f32(-5.37397155531e-2f), p, z);
-    p = vfmaq_f32(vdupq_n_f32(1.33314422036e-1f), p, z);
-    p = vfmaq_f32(vdupq_n_f32(-3.33332819422e-1f), p, z);
-    float32x4_t inner = vfmaq_f32(x, vmulq_f32(p, z), x);
-    float32x4_t e = vaddq_f32(exp4(vaddq_f32(a, a)), one);
-    float32x4_t y = vsubq_f32(one, vdivq_f32(vdupq_n_f32(2.0f), e));
-    y = vbslq_f32(vdupq_n_u32(0x80000000u), x, y); /* the sign of x */
-    return vbslq_f32(vcltq_f32(a, vdupq_n_f32(0.625f)), inner, y);
-}
-
-INLINE float32x4_t cap4(float32x4_t s, float softcap)
-{
-    float32x4_t c = vdupq_n_f32(softcap);
-    return vmulq_f32(c, tanh4(vdivq_f32(s, c)));
-}
-
-/* The levels (i, i+8) (i, i+4) (i, i+2) of one set of 16 lanes. */
-INLINE float32x2_t tree_to_two(const float32x4_t v[4])
-{
-    float32x4_t four = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
-    return vadd_f32(vget_low_f32(four), vget_high_f32(four));
-}
-
-INLINE float tree16(const float32x4_t v[4])
-{
-    float32x2_t two = tree_to_two(v);
-    return vget_lane_f32(vpadd_f32(two, two), 0);
-}
-
-/* All ones where a position lies in [lo, hi). */
-INLINE uint32x4_t inside4(uint32x4_t position, uint32x4_t lo, uint32x4_t hi)
-{
-    return vandq_u32(vcgeq_u32(position, lo), vcltq_u32(position, hi));
-}
-
-INLINE uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-INLINE uint32_t greatest(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 /* --- few rows ----------------------------------------------------------------------------- */
 
@@ -140,18 +32,18 @@ INLINE void few_step(const uint32_t codec, const int rows, const int keys, const
                      float32x4_t sum[4][4])
 {
     const uint32_t padded = sheaf__attn_padded(dim);
-    for (uint32_t j = 0; j < 4; j++) {
-        float32x4_t key[4];
-        for (int i = 0; i < keys; i++)
-            key[i] = whole ? widen4(codec, k[i] + (size_t)(d + j * W) *
-                                                      sheaf__attn_number_bytes(codec))
-                           : widen_at(codec, k[i], d / W + j, dim);
+    float32x4_t key[4][4];
+    for (int i = 0; i < keys; i++)
+        if (whole)
+            widen16(codec, k[i] + bytes_of(codec, d), key[i]);
+        else
+            widen_tail(codec, k[i] + bytes_of(codec, d), dim - d, key[i]);
+    for (uint32_t j = 0; j < 4; j++)
         for (int r = 0; r < rows; r++) {
             float32x4_t x = vld1q_f32(q + (size_t)r * padded + d + j * W);
             for (int i = 0; i < keys; i++)
-                sum[r * keys + i][j] = vfmaq_f32(sum[r * keys + i][j], x, key[i]);
+                sum[r * keys + i][j] = vfmaq_f32(sum[r * keys + i][j], x, key[i][j]);
         }
-    }
 }
 
 /* rows x keys scores; either one row with four keys, or two with two, or four with one.
@@ -237,32 +129,38 @@ static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, flo
     *l_out = lo < hi ? tree16(lanes) : 0.0f;
 }
 
-/* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
+/* Weights of one row times the scales of the values. s: [SPLIT] */
+static void few_weigh(const sheaf__attn_split *in, uint32_t row, float *s)
+{
+    for (uint32_t p = in->lo[row]; p < in->hi[row]; p++) s[p] = s[p] * in->v_scale[p];
+}
+
+/* o += weights times values over positions [a, b), `sets` times sixteen columns from set c on.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
-INLINE void few_values_columns(const uint32_t codec, const int rows, const int vecs,
+INLINE void few_values_columns(const uint32_t codec, const int rows, const int sets,
                                const int whole, const sheaf__attn_split *in, uint32_t c,
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
     float32x4_t sum[4][8];
+    o += (size_t)c * 16;
     for (int r = 0; r < rows; r++)
-        for (int j = 0; j < vecs; j++)
-            sum[r][j] = vld1q_f32(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W);
+        for (int j = 0; j < sets * 4; j++)
+            sum[r][j] = vld1q_f32(o + (size_t)r * in->o_stride + j * W);
     for (uint32_t p = a; p < b; p++) {
-        const unsigned char *row = in->v[p];
         float32x4_t v[8];
-        for (int j = 0; j < vecs; j++) {
-            uint32_t i = c + (uint32_t)j;
-            v[j] = whole ? widen4(codec, row + (size_t)i * W * sheaf__attn_number_bytes(codec))
-                         : widen_at(codec, row, i, in->value_dim);
-        }
+        for (int j = 0; j < sets; j++)
+            if (whole)
+                widen16(codec, in->v[p] + bytes_of(codec, (c + (uint32_t)j) * 16), v + j * 4);
+            else
+                widen_at(codec, in->v[p], c + (uint32_t)j, in->value_dim, v + j * 4);
         for (int r = 0; r < rows; r++) {
             float32x4_t w = vld1q_dup_f32(s + (size_t)r * SPLIT + p);
-            for (int j = 0; j < vecs; j++) sum[r][j] = vfmaq_f32(sum[r][j], w, v[j]);
+            for (int j = 0; j < sets * 4; j++) sum[r][j] = vfmaq_f32(sum[r][j], w, v[j]);
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int j = 0; j < vecs; j++)
-            vst1q_f32(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W, sum[r][j]);
+        for (int j = 0; j < sets * 4; j++)
+            vst1q_f32(o + (size_t)r * in->o_stride + j * W, sum[r][j]);
 }
 
 /* The same for all columns. */
@@ -270,13 +168,12 @@ INLINE void few_values(const uint32_t codec, const int rows, const sheaf__attn_s
                        uint32_t a, uint32_t b, const float *s, float *o)
 {
     if (a >= b) return;
-    const uint32_t vecs = in->value_dim / W;
+    const uint32_t sets = in->value_dim / 16;
     uint32_t c = 0;
     if (rows == 1)
-        for (; c + 8 <= vecs; c += 8) few_values_columns(codec, 1, 8, 1, in, c, a, b, s, o);
-    for (; c + 4 <= vecs; c += 4) few_values_columns(codec, rows, 4, 1, in, c, a, b, s, o);
-    for (; c < vecs; c++) few_values_columns(codec, rows, 1, 1, in, c, a, b, s, o);
-    if (c * W < in->value_dim) few_values_columns(codec, rows, 1, 0, in, c, a, b, s, o);
+        for (; c + 2 <= sets; c += 2) few_values_columns(codec, 1, 2, 1, in, c, a, b, s, o);
+    for (; c < sets; c++) few_values_columns(codec, rows, 1, 1, in, c, a, b, s, o);
+    if (c * 16 < in->value_dim) few_values_columns(codec, rows, 1, 0, in, c, a, b, s, o);
 }
 
 /* `rows` query rows from `row` on over the positions [a, b): together where all of them see. */
@@ -322,42 +219,44 @@ static void few_split(const sheaf__attn_split *in, sheaf__attn_part out)
     switch (in->codec_k) {
     case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, q, s); break;
     case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, q, s); break;
-    default: few_scores(SHEAF_CODEC_BF16, in, q, s); break;
+    case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, q, s); break;
+    default: sheaf__levels_neon_few(in, s); break;
     }
-    for (uint32_t r = 0; r < in->n_rows; r++)
+    for (uint32_t r = 0; r < in->n_rows; r++) {
         few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
+        if (sheaf__codec_is_quantized(in->codec_v)) few_weigh(in, r, s + (size_t)r * SPLIT);
+    }
     switch (in->codec_v) {
     case SHEAF_CODEC_F32: few_outputs(SHEAF_CODEC_F32, in, s, out.o); break;
     case SHEAF_CODEC_F16: few_outputs(SHEAF_CODEC_F16, in, s, out.o); break;
-    default: few_outputs(SHEAF_CODEC_BF16, in, s, out.o); break;
+    case SHEAF_CODEC_BF16: few_outputs(SHEAF_CODEC_BF16, in, s, out.o); break;
+    case SHEAF_CODEC_INT8: few_outputs(SHEAF_CODEC_INT8, in, s, out.o); break;
+    default: few_outputs(SHEAF_CODEC_TURBO4, in, s, out.o); break;
     }
 }
 
 /* --- many rows ---------------------------------------------------------------------------- */
 
-/* Rows of the tile rounded up to pairs of vectors: stride of scores and of packed queries. */
-INLINE uint32_t many_stride(uint32_t n_rows)
+INLINE void widen_row_of(const uint32_t codec, const unsigned char *src, uint32_t n, float *dst)
 {
-    return (n_rows + 2 * W - 1) / (2 * W) * (2 * W);
+    for (uint32_t i = 0; i < n; i += 16) {
+        float32x4_t v[4];
+        float rest[16];
+        widen_at(codec, src, i / 16, n, v);
+        float *to = n - i >= 16 ? dst + i : rest;
+        for (uint32_t j = 0; j < 4; j++) vst1q_f32(to + j * W, v[j]);
+        if (to == rest) memcpy(dst + i, rest, (n - i) * sizeof *dst);
+    }
 }
 
 static void widen_row(uint32_t codec, const unsigned char *src, uint32_t n, float *dst)
 {
-    const size_t bytes = sheaf__attn_number_bytes(codec);
-    uint32_t i = 0;
-    if (codec == SHEAF_CODEC_F32) {
-        memcpy(dst, src, n * bytes);
-        return;
-    }
-    if (codec == SHEAF_CODEC_F16)
-        for (; i + W <= n; i += W) vst1q_f32(dst + i, widen4(SHEAF_CODEC_F16, src + i * bytes));
-    else
-        for (; i + W <= n; i += W)
-            vst1q_f32(dst + i, widen4(SHEAF_CODEC_BF16, src + i * bytes));
-    if (i < n) {
-        float rest[W];
-        vst1q_f32(rest, widen_at(codec, src, i / W, n));
-        memcpy(dst + i, rest, (n - i) * sizeof *dst);
+    switch (codec) {
+    case SHEAF_CODEC_F32: memcpy(dst, src, n * sizeof *dst); break;
+    case SHEAF_CODEC_F16: widen_row_of(SHEAF_CODEC_F16, src, n, dst); break;
+    case SHEAF_CODEC_BF16: widen_row_of(SHEAF_CODEC_BF16, src, n, dst); break;
+    case SHEAF_CODEC_INT8: widen_row_of(SHEAF_CODEC_INT8, src, n, dst); break;
+    default: widen_row_of(SHEAF_CODEC_TURBO4, src, n, dst); break;
     }
 }
 
@@ -469,6 +368,16 @@ static void many_softmax4(const sheaf__attn_split *in, uint32_t row, uint32_t st
     }
 }
 
+/* Weights times the scales of the values. s: [SPLIT, stride] */
+static void many_weigh(const sheaf__attn_split *in, uint32_t stride, float *s)
+{
+    for (uint32_t p = in->first; p < in->end; p++)
+        for (uint32_t row = 0; row < stride; row += W) {
+            float *at = s + (size_t)p * stride + row;
+            vst1q_f32(at, vmulq_f32(vld1q_f32(at), vdupq_n_f32(in->v_scale[p])));
+        }
+}
+
 /* o += weights times values over n positions, for `rows` rows and four vectors of columns.
  * w: [n, stride]; v: [n, o_stride]; o: [rows, o_stride] */
 INLINE void many_values_tile(const int rows, const float *w, uint32_t stride, const float *v,
@@ -539,9 +448,13 @@ static void many_split(const sheaf__attn_split *in, sheaf__attn_part out)
     const float *q = in->scratch + sheaf__attn_scratch_queries();
     float *widened = in->scratch + sheaf__attn_scratch_widened(in->key_dim);
     const uint32_t stride = many_stride(in->n_rows);
-    many_scores(in, q, widened, s);
+    if (sheaf__codec_is_quantized(in->codec_k))
+        sheaf__levels_neon_many(in, s);
+    else
+        many_scores(in, q, widened, s);
     for (uint32_t row = 0; row < in->n_rows; row += W)
         many_softmax4(in, row, stride, s + row, out);
+    if (sheaf__codec_is_quantized(in->codec_v)) many_weigh(in, stride, s);
     many_outputs(in, s, widened, out.o);
 }
 
@@ -553,7 +466,7 @@ static void pack(const sheaf__attn_split *in)
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
     if (sheaf__codec_is_quantized(in->codec_k)) {
-        sheaf__attn_scalar.pack(in);
+        sheaf__levels_pack(in, in->n_rows < FEW_ROWS ? 0 : many_stride(in->n_rows), 1);
         return;
     }
     if (in->n_rows < FEW_ROWS) {
@@ -568,12 +481,9 @@ static void pack(const sheaf__attn_split *in)
         for (uint32_t d = 0; d < dim; d++) q[(size_t)d * stride + r] = in->q[r][d];
 }
 
-/* Quantized keys or values take the scalar form. */
 static void split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
-    if (sheaf__codec_is_quantized(in->codec_k) || sheaf__codec_is_quantized(in->codec_v))
-        sheaf__attn_scalar.split(in, out);
-    else if (in->n_rows < FEW_ROWS)
+    if (in->n_rows < FEW_ROWS)
         few_split(in, out);
     else
         many_split(in, out);

@@ -65,4 +65,22 @@ static inline float sheaf__levels_of(uint32_t codec, const float *q, uint32_t di
     return unit;
 }
 
+/* The query rows of a tile, and their units (0 behind the last). stride 0, few rows: [row][padded];
+ * else many: `group` elements of a row lie together, [padded / group][stride][group]. */
+static inline void sheaf__levels_pack(const sheaf__attn_split *in, uint32_t stride,
+                                      const uint32_t group)
+{
+    const uint32_t padded = sheaf__levels_padded(in->key_dim);
+    int16_t *q = sheaf__levels_queries(in), row[SHEAF_ATTN_MAX_DIM];
+    float *units = sheaf__levels_units(in);
+    memset(units, 0, SHEAF__ATTN_ROWS * sizeof *units);
+    memset(q, 0, (size_t)stride * padded * sizeof *q);
+    for (uint32_t r = 0; r < in->n_rows; r++) {
+        int16_t *to = stride == 0 ? q + (size_t)r * padded : row;
+        units[r] = sheaf__levels_of(in->codec_k, in->q[r], in->key_dim, to);
+        for (uint32_t d = 0; d < padded && stride != 0; d++)
+            q[((size_t)(d / group) * stride + r) * group + d % group] = row[d];
+    }
+}
+
 #endif

@@ -211,21 +211,4 @@ void sheaf__levels_avx512_many(const sheaf__attn_split *in, float *s)
     }
 }
 
-/* --- queries ------------------------------------------------------------------------------ */
-
-void sheaf__levels_avx512_pack(const sheaf__attn_split *in, int is_few)
-{
-    const uint32_t padded = sheaf__levels_padded(in->key_dim), stride = many_stride(in->n_rows);
-    int16_t *q = sheaf__levels_queries(in), row[SHEAF_ATTN_MAX_DIM];
-    float *units = sheaf__levels_units(in);
-    memset(units, 0, SHEAF__ATTN_ROWS * sizeof *units);
-    if (!is_few) memset(q, 0, (size_t)stride * padded * sizeof *q);
-    for (uint32_t r = 0; r < in->n_rows; r++) {
-        int16_t *to = is_few ? q + (size_t)r * padded : row;
-        units[r] = sheaf__levels_of(in->codec_k, in->q[r], in->key_dim, to);
-        for (uint32_t d = 0; d < padded && !is_few; d++)
-            q[((size_t)(d / 2) * stride + r) * 2 + d % 2] = row[d];
-    }
-}
-
 #endif

@@ -205,9 +205,8 @@ INLINE uint32_t many_stride(uint32_t n_rows)
     return (n_rows + W - 1) / W * W;
 }
 
-/* levels_avx512.c: packs the query rows, and scores positions [first, end) of quantized keys;
- * few rows: s: [n_rows, SPLIT]; many: [SPLIT, stride]. */
-void sheaf__levels_avx512_pack(const sheaf__attn_split *in, int is_few);
+/* levels_avx512.c: scores of the positions [first, end) of quantized keys; few rows:
+ * s: [n_rows, SPLIT]; many: [SPLIT, stride]. */
 void sheaf__levels_avx512_few(const sheaf__attn_split *in, float *s);
 void sheaf__levels_avx512_many(const sheaf__attn_split *in, float *s);
 
