@@ -20,7 +20,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 
 target_compile_options(sheaf_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
-  -gencode=arch=compute_90a,code=sm_90a -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>)
+  -gencode=arch=compute_90a,code=sm_90a --compress-mode=size -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>)
 if(SHEAF_WERROR)
   target_compile_options(sheaf_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)

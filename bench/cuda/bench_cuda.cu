@@ -125,6 +125,7 @@ int main(int argc, char **argv)
            properties.multiProcessorCount, sheaf_version(), h.repeats);
     measure_ceilings(&h);
     bench_pool(&h);
+    bench_append(&h);
     bench_decode(&h);
     return 0;
 }

@@ -29,6 +29,8 @@ typedef struct sheaf__device {
     sheaf_status (*write)(void *ctx, void *to, const void *from, uint64_t bytes);
     void (*poison)(void *ctx, void *addr, uint64_t bytes); /* fills with NaN */
     bool (*fence_passed)(void *ctx, sheaf_fence fence);
+    void (*settle)(
+        void *ctx); /* looks after what has passed meanwhile; null: there is nothing */
 } sheaf__device;
 
 /* What sheaf_pool_options names: a door, and how many pools go through it. Part of a larger

@@ -489,6 +489,7 @@ uint64_t sheaf__pool_collect(sheaf_pool *pool)
         }
         left += group->counts.retiring;
     }
+    if (pool->device.settle != NULL) pool->device.settle(pool->device.ctx);
     return left;
 }
 

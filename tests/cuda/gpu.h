@@ -2,6 +2,8 @@
 #ifndef SHEAF_TESTS_CUDA_GPU_H
 #define SHEAF_TESTS_CUDA_GPU_H
 
+#include <stdbool.h>
+
 #include "testing.h"
 
 #include "sheaf/cuda.h"
@@ -17,6 +19,12 @@ static inline sheaf_device *gpu_open(uint32_t whole_range)
     if (st == SHEAF_E_UNSUPPORTED) TESTING_SKIP("no GPU: %s", err.text);
     if (st != SHEAF_OK) fail_msg("%s", err.text);
     return device;
+}
+
+/* Whether a sanitizer watches, under which what is queued may be done at once. */
+static inline bool gpu_is_watched(void)
+{
+    return getenv("SHEAF_GPU_SHORT") != NULL;
 }
 
 static inline void gpu_close(sheaf_device *device)

@@ -246,7 +246,7 @@ static void appended_numbers_are_the_processors_to_the_byte(void **state)
     static rig r;
     static const uint32_t dims[] = {128, 64, 1, 3, 33, 80, 96, 256, 2, 16};
     sheaf_device *device = gpu_open(0);
-    bool brief = getenv("SHEAF_GPU_SHORT") != NULL;
+    bool brief = gpu_is_watched();
     uint64_t seed = seed_from_environment((uint64_t)time(NULL));
     for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++)
         for (uint32_t i = 0; i < (brief ? 3 : 10); i++) {
@@ -266,10 +266,74 @@ static void appended_numbers_are_the_processors_to_the_byte(void **state)
     gpu_close(device);
 }
 
+/* By way of a plan, and captured: the same bytes, and the same again when the graph is replayed. */
+static void a_plan_appends_and_gathers_what_its_batch_names(void **state)
+{
+    (void)state;
+    static rig r;
+    static unsigned char k[ROOM], v[ROOM];
+    const sheaf_layer layer = {4, 128, 128, 0, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16};
+    sheaf_device *device = gpu_open(0);
+    sheaf_attn_options options = SHEAF_ATTN_OPTIONS_INIT;
+    sheaf_cuda_plan *plan = NULL;
+    sheaf_error err = {0};
+    sheaf_cuda_source from = SHEAF_CUDA_SOURCE_INIT;
+    cudaStream_t stream;
+    options.n_q_heads = 8, options.n_kv_heads = 4;
+    options.key_dim = options.value_dim = 128;
+    sheaf_status st = sheaf_cuda_plan_create(&options, NULL, &plan, &err);
+    if (st != SHEAF_OK) fail_msg("%s", err.text);
+    assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
+    rig_open(&r, device, &layer, 16, seed_from_environment((uint64_t)time(NULL)));
+    append_and_compare(&r, false);
+    for (int step = 0; step < 3; step++) {
+        sheaf_attn_item items[ITEMS];
+        sheaf_kv_view views[ITEMS];
+        cudaGraph_t graph;
+        cudaGraphExec_t replay;
+        rig_step(&r, true);
+        fill_rows(&r.random, k, ITEMS * 4, 128, SHEAF_DTYPE_BF16);
+        fill_rows(&r.random, v, ITEMS * 4, 128, SHEAF_DTYPE_BF16);
+        write_there_and_here(&r, SHEAF_DTYPE_BF16, false, k, v);
+        for (uint32_t n = 0; n < ITEMS; n++) {
+            items[n] = (sheaf_attn_item){.n_queries = 1,
+                                         .first_pos = r.items[n].first_pos,
+                                         .n_tokens = r.items[n].n_tokens};
+            assert_int_equal(sheaf_sequence_view(r.seqs[n][1], 0, &views[n]), SHEAF_OK);
+        }
+        assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_INVALID);
+        from.dtype = SHEAF_DTYPE_BF16, from.k = r.k_there, from.v = r.v_there;
+        if (step == 0) /* nothing is planned */
+            assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_PLAN);
+        assert_int_equal(sheaf_cuda_plan_batch(plan, items, views, ITEMS, stream), SHEAF_OK);
+        assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                         cudaSuccess);
+        assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_OK);
+        assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        assert_int_equal(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+        assert_int_equal(cudaMemcpy(r.k_there, k, ITEMS * 1024, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        assert_int_equal(cudaMemcpy(r.v_there, v, ITEMS * 1024, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(cudaGraphLaunch(replay, stream), cudaSuccess);
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+        compare(&r, &views[0]);
+        assert_int_equal(cudaGraphExecDestroy(replay), cudaSuccess);
+        assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+        from = (sheaf_cuda_source)SHEAF_CUDA_SOURCE_INIT;
+    }
+    rig_close(&r);
+    sheaf_cuda_plan_destroy(plan);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+    gpu_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appended_numbers_are_the_processors_to_the_byte),
+        cmocka_unit_test(a_plan_appends_and_gathers_what_its_batch_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -213,6 +213,7 @@ static __device__ void encode_turbo4(const void *row, uint32_t dtype, uint32_t d
     for (uint32_t d = lane; lane < 16 && d < dim; d += 16) sum = __fmaf_rn(x[d], x[d], sum);
     float sigma = __fsqrt_rn(__fdiv_rn(encode_tree(sum), (float)dim));
     float gain = __fdiv_rn(ENCODE_LEVELS_PER_SIGMA, sigma);
+    __syncwarp(); /* all have read x */
     encode_rotate(x, dim);
 
     int squares = 0;

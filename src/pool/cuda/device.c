@@ -71,9 +71,17 @@ static bool door_fence_passed(void *ctx, sheaf_fence fence)
     sheaf_status st;
     int before = sheaf__cuda_enter(device);
     bool passed = sheaf__cuda_fence_passed(device, fence.value, &st);
-    sheaf__cuda_memory_settle(device);
     sheaf__cuda_leave(before);
     return passed;
+}
+
+static void door_settle(void *ctx)
+{
+    sheaf__cuda_device *device = ctx;
+    if (device->n_leavers == 0) return;
+    int before = sheaf__cuda_enter(device);
+    sheaf__cuda_memory_settle(device);
+    sheaf__cuda_leave(before);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -154,6 +162,7 @@ sheaf_status sheaf_cuda_open(const sheaf_cuda_options *options, sheaf_device **o
     device->base.door.write = door_write;
     device->base.door.poison = door_poison;
     device->base.door.fence_passed = door_fence_passed;
+    device->base.door.settle = door_settle;
     int before = -1;
     if (cudaGetDevice(&before) != cudaSuccess) (void)cudaGetLastError();
     sheaf_status st = open_device(device, &complete, err);
