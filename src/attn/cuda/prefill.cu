@@ -62,6 +62,7 @@ sheaf_status sheaf__cuda_prefill_run(const sheaf__cuda_prefill *layer, void *str
 {
     uint32_t kernel = resolve(&layer->view, layer->io_dtype, layer->kernel);
     if (kernel == SHEAF__CUDA_PREFILL_BEST) return SHEAF_E_UNSUPPORTED;
+    if (((uintptr_t)layer->q | (uintptr_t)layer->out) % 16 != 0) return SHEAF_E_INVALID;
     if (layer->n_tiles == 0) return SHEAF_OK;
     sheaf__cuda_prefill one = *layer;
     one.kernel = kernel;

@@ -52,8 +52,8 @@ enum {
 /* A layer of a step. Pointers are the device's; passed by value into kernels. */
 typedef struct sheaf__cuda_prefill {
     sheaf_kv_view view; /* geometry, base and codecs; its rows and tokens are not read */
-    const void *q;      /* [queries, n_q_heads, dim] of io_dtype */
-    void *out;          /* the same shape and type */
+    const void *q; /* [queries, n_q_heads, dim] of io_dtype, aligned to 16 bytes as is out */
+    void *out;     /* the same shape and type */
     const sheaf__cuda_prefill_item *items;
     const uint32_t *tile_item; /* [n_tiles] the item of each tile */
     const uint32_t *rows;      /* every item's rows */
@@ -79,7 +79,7 @@ uint32_t sheaf__cuda_prefill_tiles(sheaf__cuda_prefill_item *items, uint32_t n_i
                                    uint32_t group, uint32_t tile_rows, uint32_t *tile_item);
 
 /* Queues one layer on a stream (a cudaStream_t). Allocates nothing; can be captured in a graph.
- * SHEAF_E_UNSUPPORTED: the shape; SHEAF_E_DEVICE: the launch failed. */
+ * SHEAF_E_UNSUPPORTED: the shape; SHEAF_E_INVALID: alignment; SHEAF_E_DEVICE: the launch failed. */
 SHEAF_WARN sheaf_status sheaf__cuda_prefill_run(const sheaf__cuda_prefill *layer, void *stream);
 
 #ifdef __cplusplus

@@ -24,6 +24,9 @@
 #define THREADS 384
 #define STAGES  2
 #define ROWS    SHEAF__CUDA_PREFILL_WGMMA_ROWS
+/* Weights grow up to 2^LAZY before a row's sums are scaled down: most tiles then leave them alone. Each
+ * row decides for itself, and multiplying by 1 changes nothing: no bits depend on its neighbours. */
+#define LAZY 8.f
 
 template <int D> struct hopper_shape {
     static const int KT = D == 256 ? 64 : 128;
@@ -59,50 +62,68 @@ static __device__ __forceinline__ uint32_t empty_values(const hopper_memory &m, 
     return m.barriers + 8 * (3 * STAGES + stage);
 }
 
-/* The copies of one tile, one a lane: block lane % n_blocks, 64 numbers of lane / n_blocks. */
-template <int D>
-static __device__ __forceinline__ void
-copy_tile(const sheaf__cuda_prefill &a, const prefill_work &w, const CUtensorMap *map,
-          uint32_t start, unsigned char *to, uint32_t barrier)
+/* A lane's copy of each tile: some 64 numbers of the tokens of one block. */
+typedef struct hopper_copy {
+    uint32_t tokens; /* of a block that are in one tile */
+    uint32_t part;   /* first token, from the tile's first */
+    uint32_t column;
+    bool works; /* a tile has at most 32 copies: blocks of 8 at least */
+} hopper_copy;
+
+/* The row of the lane's block of the tile at `start`; -1, outside the map: zeros. */
+static __device__ __forceinline__ int copied_row(const sheaf__cuda_prefill &a,
+                                                 const prefill_work &w, const hopper_copy &c,
+                                                 uint32_t start)
 {
-    const uint32_t KT = hopper_shape<D>::KT;
-    uint32_t lane = threadIdx.x & 31;
-    uint32_t tokens = min(a.view.block_tokens, KT), blocks = KT / tokens;
-    for (uint32_t i = lane; i < blocks * (D / 64); i += 32) {
-        uint32_t part = i % blocks * tokens, column = i / blocks;
-        uint32_t block = (start + part) / a.view.block_tokens;
-        bool there = block >= w.item.first_block && block - w.item.first_block < w.item.n_rows;
-        int row = there ? (int)a.rows[w.item.rows_at + block - w.item.first_block] : -1;
-        tensor_copy(shared_address(to) + column * KT * 128 + part * 128, map, barrier,
-                    (int)column * 64, (int)((start + part) % a.view.block_tokens),
-                    (int)w.kv_head, row);
-    }
+    uint32_t block = (start + c.part) / a.view.block_tokens;
+    bool there = c.works && start < w.end_key && block >= w.item.first_block &&
+                 block - w.item.first_block < w.item.n_rows;
+    return there ? (int)a.rows[w.item.rows_at + block - w.item.first_block] : -1;
 }
 
-/* The producing warp. */
+template <int D>
+static __device__ __forceinline__ void
+copy_tile(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_copy &c,
+          const CUtensorMap *map, uint32_t start, int row, uint32_t to, uint32_t barrier)
+{
+    if ((threadIdx.x & 31) == 0) mbarrier_expect(barrier, hopper_shape<D>::OPERAND);
+    __syncwarp();
+    if (c.works)
+        tensor_copy(to + c.column * hopper_shape<D>::KT * 128 + c.part * 128, map, barrier,
+                    (int)c.column * 64, (int)((start + c.part) % a.view.block_tokens),
+                    (int)w.kv_head, row);
+}
+
+/* The producing warp. Rows are read a tile ahead. */
 template <int D>
 static __device__ __forceinline__ void
 produce(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory &m,
         const CUtensorMap *map_k, const CUtensorMap *map_v)
 {
     const uint32_t KT = hopper_shape<D>::KT, OPERAND = hopper_shape<D>::OPERAND;
-    uint32_t n = 0;
-    for (uint32_t start = w.first_key / KT * KT; start < w.end_key; start += KT, n++) {
+    const uint32_t keys = shared_address(m.keys), values = shared_address(m.values);
+    uint32_t lane = threadIdx.x & 31, n = 0, start = w.first_key / KT * KT;
+    hopper_copy c;
+    c.tokens = min(a.view.block_tokens, KT);
+    c.part = lane % (KT / c.tokens) * c.tokens;
+    c.column = lane / (KT / c.tokens);
+    c.works = c.column < D / 64;
+    int row = copied_row(a, w, c, start);
+    for (; start < w.end_key; start += KT, n++) {
         uint32_t stage = n % STAGES, parity = n / STAGES % 2;
+        int next = copied_row(a, w, c, start + KT);
         mbarrier_wait(empty_keys(m, stage), parity ^ 1);
-        if ((threadIdx.x & 31) == 0) mbarrier_expect(full_keys(m, stage), OPERAND);
-        __syncwarp();
-        copy_tile<D>(a, w, map_k, start, m.keys + stage * OPERAND, full_keys(m, stage));
+        copy_tile<D>(a, w, c, map_k, start, row, keys + stage * OPERAND, full_keys(m, stage));
         mbarrier_wait(empty_values(m, stage), parity ^ 1);
-        if ((threadIdx.x & 31) == 0) mbarrier_expect(full_values(m, stage), OPERAND);
-        __syncwarp();
-        copy_tile<D>(a, w, map_v, start, m.values + stage * OPERAND, full_values(m, stage));
+        copy_tile<D>(a, w, c, map_v, start, row, values + stage * OPERAND,
+                     full_values(m, stage));
+        row = next;
     }
 }
 
 /* What a consumer thread keeps of its two rows, 8 apart. */
 typedef struct hopper_rows {
-    float m[2]; /* maximum so far, times log2(e) */
+    float m[2]; /* what scores times log2(e) are less of: at most LAZY below their maximum */
     float l[2]; /* this thread's share of the denominator */
     float factor[2];
     uint2 seen[2];
@@ -140,7 +161,8 @@ static __device__ __forceinline__ void soften(const sheaf__cuda_prefill &a, hopp
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
         if (CAP) factor = 1;
-        top = fmaxf(r.m[half], top * factor);
+        top *= factor;
+        top = top > r.m[half] + LAZY ? top : r.m[half];
         float base = top == -CUDART_INF_F ? 0 : top;
         fade[half] = exp2_fast(r.m[half] - base);
         float sum = 0;
@@ -261,8 +283,9 @@ consume(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory
         wgmma_wait<0>();
         wgmma_pin(o);
         release(empty_values(m, before));
+        if (__any_sync(0xffffffffu, fade[0] != 1 || fade[1] != 1))
 #pragma unroll
-        for (int i = 0; i < D / 2; i++) o[i] *= fade[i / 2 % 2];
+            for (int i = 0; i < D / 2; i++) o[i] *= fade[i / 2 % 2];
         pack_weights<KT, F16>(p, s);
     }
     if (TURNS && which == 0) barrier_sync(mine, 256); /* takes the last arrival */
@@ -286,9 +309,9 @@ static __device__ __forceinline__ void consumer(const sheaf__cuda_prefill &a,
     uint32_t row = which * 64 + warp * 16 + lane / 4;
     hopper_rows r;
     float o[D / 2];
-    load_queries<D, F16, false>(a, w, warp, 4, 64, which * 64,
-                                m.queries + which * hopper_shape<D>::QUERIES, NULL,
-                                m.factor + which * 64);
+    load_queries<D, F16, 64, 128>(a, w, threadIdx.x % 128, which * 64,
+                                  m.queries + which * hopper_shape<D>::QUERIES, NULL,
+                                  m.factor + which * 64);
     fence_proxy();
     barrier_sync(1 + (int)which, 128);
 #pragma unroll

@@ -391,8 +391,11 @@ static __global__ void __launch_bounds__(MMA_THREADS)
                                  (float)(signed char)((v < 8 ? low : high) >> (v & 7) * 8));
         }
     }
-    load_queries<D, F16, ROTATE>(a, w, warp, MMA_THREADS / 32, ROWS, 0, queries,
-                                 SPLIT ? queries + ROWS * D * 2 : NULL, factor);
+    unsigned char *low = SPLIT ? queries + ROWS * D * 2 : NULL;
+    if constexpr (ROTATE)
+        load_rotated<D>(a, w, MMA_THREADS / 32, ROWS, queries, low, factor);
+    else
+        load_queries<D, F16, ROWS, MMA_THREADS>(a, w, threadIdx.x, 0, queries, low, factor);
     __syncthreads();
 
     mma_row rows[MT][2];

@@ -169,11 +169,12 @@ static __device__ __forceinline__ void rotate_row(float (&x)[D / 32], uint32_t l
             if (turbo4_signs[i] >> lane & 1) x[i] = -x[i];
 }
 
-/* An exact power of two that brings the row's largest number into [1, 2), and its inverse. */
-static __device__ __forceinline__ float2 row_power(float largest)
+/* An exact power of two that brings the largest number of a row, held by LANES neighbours, into [1, 2),
+ * and its inverse. */
+template <int LANES> static __device__ __forceinline__ float2 row_power(float largest)
 {
 #pragma unroll
-    for (int h = 16; h > 0; h /= 2)
+    for (int h = LANES / 2; h > 0; h /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, h));
     int e = (int)(__float_as_uint(largest) >> 23) - 127;
     if (e > 126 || e < -126) e = 0;
@@ -181,47 +182,108 @@ static __device__ __forceinline__ float2 row_power(float largest)
                        __uint_as_float((uint32_t)(127 + e) << 23));
 }
 
-/* Queries of rows [first, first + step, ...) below `rows`, one a warp at a time, into an operand;
- * low: what bf16 leaves of them, or null. factor[row] turns a product into a score times log2(e). */
-template <int D, bool F16, bool ROTATE>
-static __device__ void load_queries(const sheaf__cuda_prefill &a, const prefill_work &w,
-                                    uint32_t first, uint32_t step, uint32_t rows,
-                                    uint32_t base_row, unsigned char *high, unsigned char *low,
-                                    float *factor)
+/* factor: turns a product of a query times `power` into a score times log2(e). The sign of the scale
+ * goes to the query, so that the largest product is the largest score. */
+static __device__ __forceinline__ float row_factor(const sheaf__cuda_prefill &a, float back)
+{
+    return fabsf(a.scale) * LOG2E * back;
+}
+
+/* Rotated queries: rows [0, rows) of a block of 32 `step` threads, a row a warp, into an operand;
+ * low: what bf16 leaves of them, or null. */
+template <int D>
+static __device__ void load_rotated(const sheaf__cuda_prefill &a, const prefill_work &w,
+                                    uint32_t step, uint32_t rows, unsigned char *high,
+                                    unsigned char *low, float *factor)
 {
     uint32_t lane = threadIdx.x & 31;
-    for (uint32_t r = first; r < rows; r += step) {
+    for (uint32_t r = threadIdx.x / 32; r < rows; r += step) {
         float x[D / 32];
-        float largest = 0;
-        bool there = base_row + r < w.n_rows;
-        uint64_t at = there ? row_index(a, w, base_row + r) * D : 0;
+        bool there = r < w.n_rows;
+        uint64_t at = there ? row_index(a, w, r) * D : 0;
 #pragma unroll
-        for (int i = 0; i < D / 32; i++)
+        for (int i = 0; i < D / 32; i++) {
             x[i] = there ? read_number(a.q, at + lane + 32 * i, a.io_dtype) : 0;
-        if (ROTATE) rotate_row<D, false>(x, lane);
-        float back = 1;
-        if (F16) {
-#pragma unroll
-            for (int i = 0; i < D / 32; i++) largest = fmaxf(largest, fabsf(x[i]));
-            float2 power = row_power(largest);
-            back = power.y;
-#pragma unroll
-            for (int i = 0; i < D / 32; i++) x[i] *= power.x;
+            if (a.scale < 0) x[i] = -x[i];
         }
+        rotate_row<D, false>(x, lane);
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
             uint32_t to = operand_at(rows, r, lane + 32 * i);
-            if (F16) {
-                *(__half *)(high + to) = __float2half_rn(x[i]);
-            } else {
-                __nv_bfloat16 h = __float2bfloat16_rn(x[i]);
-                *(__nv_bfloat16 *)(high + to) = h;
-                if (low != NULL)
-                    *(__nv_bfloat16 *)(low + to) =
-                        __float2bfloat16_rn(x[i] - __bfloat162float(h));
+            __nv_bfloat16 h = __float2bfloat16_rn(x[i]);
+            *(__nv_bfloat16 *)(high + to) = h;
+            if (low != NULL)
+                *(__nv_bfloat16 *)(low + to) = __float2bfloat16_rn(x[i] - __bfloat162float(h));
+        }
+        if (lane == 0) factor[r] = row_factor(a, 1);
+    }
+}
+
+/* Eight numbers as they were read: 16 bytes, or 32 of f32. */
+static __device__ __forceinline__ void widen_piece(float (&x)[8], uint4 u, uint4 v,
+                                                   uint32_t dtype)
+{
+    uint32_t word[8] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t pair = word[i / 2] >> (i % 2 * 16);
+        if (dtype == SHEAF_DTYPE_F32)
+            x[i] = __uint_as_float(word[i]);
+        else if (dtype == SHEAF_DTYPE_BF16)
+            x[i] = __uint_as_float(pair << 16);
+        else
+            x[i] = __half2float(__ushort_as_half((unsigned short)pair));
+    }
+}
+
+/* Queries of `ROWS` rows of the tile from base_row on into an operand, by THREADS threads of which
+ * this is `thread`; low: as above. Four pieces a thread are on their way at once. */
+template <int D, bool F16, int ROWS, int THREADS>
+static __device__ __forceinline__ void
+load_queries(const sheaf__cuda_prefill &a, const prefill_work &w, uint32_t thread,
+             uint32_t base_row, unsigned char *high, unsigned char *low, float *factor)
+{
+    const int PIECES = D / 8; /* of a row: 8, 16 or 32, neighbouring lanes */
+    const uint32_t size = a.io_dtype == SHEAF_DTYPE_F32 ? 4 : 2;
+    for (uint32_t first = thread; first < ROWS * PIECES; first += 4 * THREADS) {
+        uint4 u[4], v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t row = base_row + (first + i * THREADS) / PIECES;
+            uint32_t d = (first + i * THREADS) % PIECES * 8;
+            u[i] = v[i] = make_uint4(0, 0, 0, 0);
+            if (row < w.n_rows) {
+                const unsigned char *from =
+                    (const unsigned char *)a.q + (row_index(a, w, row) * D + d) * size;
+                u[i] = *(const uint4 *)from;
+                if (size == 4) v[i] = *(const uint4 *)(from + 16);
             }
         }
-        if (lane == 0) factor[r] = a.scale * LOG2E * back;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t row = (first + i * THREADS) / PIECES;
+            uint32_t d = (first + i * THREADS) % PIECES * 8;
+            float x[8];
+            float2 power = make_float2(1, 1);
+            widen_piece(x, u[i], v[i], a.io_dtype);
+            if (F16) {
+                float largest = 0;
+#pragma unroll
+                for (int e = 0; e < 8; e++) largest = fmaxf(largest, fabsf(x[e]));
+                power = row_power<PIECES>(largest);
+            }
+            float by = a.scale < 0 ? -power.x : power.x;
+            uint32_t h[4], l[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                h[e] = pack_pair<F16>(x[2 * e] * by, x[2 * e + 1] * by);
+                l[e] = F16 ? 0 : pack_rest(x[2 * e] * by, x[2 * e + 1] * by, h[e]);
+            }
+            uint32_t to = operand_at(ROWS, row, d);
+            *(uint4 *)(high + to) = make_uint4(h[0], h[1], h[2], h[3]);
+            if (low != NULL) *(uint4 *)(low + to) = make_uint4(l[0], l[1], l[2], l[3]);
+            if (d == 0) factor[row] = row_factor(a, power.y);
+        }
     }
 }
 
