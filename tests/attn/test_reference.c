@@ -1,13 +1,16 @@
 /* tests/attn/test_reference.c - the oracle against a softmax written here, and the fast paths
  * against the oracle.
  *
- * Bound of the fast paths: relative error (norm of the difference over norm) below 1e-6 in f32
- * arithmetic, whatever the codec, since widening is exact and both read the same stored numbers.
+ * Bounds of the fast paths: relative error (norm of the difference over norm) below 1e-6 in f32
+ * arithmetic where the keys are raw, whatever the values, since both read the same stored numbers;
+ * below 5e-5 where the keys are quantized: the query is rounded to 16 bits then. The reference reads
+ * what sheaf_codec_decode gives: turbo4 rotated back, and rounded by that.
  */
 #include "attn/fixture.h"
 
 #define ORACLE_BOUND 1e-7 /* the oracle rounds once, to f32 */
 #define FAST_BOUND   1e-6
+#define LEVELS_BOUND 5e-5
 
 /* The numbers of one KV head as the codec stores them: [n_tokens, dim] */
 static double *stored_numbers(const numbers *n, int is_value, uint32_t kv_head)
@@ -78,7 +81,7 @@ static const float sinks[6] = {0.5f, -3.0f, 4.0f, 0.0f, -100.0f, 7.0f};
 static void make_case(uint32_t i, numbers *n, sheaf_attn_options *o)
 {
     *n = (numbers){300 + i, i % 4 < 3 ? 1500 : 40, 2, i % 2 ? 64 : 20, i % 3 ? 32 : 10,
-                   i % 3,   (i + i / 3) % 3};
+                   i % 5,   (i + i / 5) % 5};
     *o = (sheaf_attn_options)SHEAF_ATTN_OPTIONS_INIT;
     o->n_q_heads = 6;
     o->n_kv_heads = 2;
@@ -91,7 +94,7 @@ static void make_case(uint32_t i, numbers *n, sheaf_attn_options *o)
     o->sinks = i % 4 < 2 ? sinks : NULL;
 }
 
-#define N_CASES   24
+#define N_CASES   30
 #define N_QUERIES 40
 
 static void the_reference_agrees_with_a_plain_softmax(void **state)
@@ -123,7 +126,7 @@ static void the_fast_paths_are_within_the_bound_of_the_reference(void **state)
 {
     (void)state;
     uint32_t isas[4], n_isas = isas_here(isas);
-    double worst = 0.0;
+    double worst[2] = {0.0, 0.0};
     for (uint32_t i = 0; i < N_CASES; i++) {
         numbers n;
         sheaf_attn_options o;
@@ -133,21 +136,23 @@ static void the_fast_paths_are_within_the_bound_of_the_reference(void **state)
         layout l = layout_make(&n, (shape){32, 0, 1});
         o.path = SHEAF_ATTN_REFERENCE;
         float *want = attend(&o, NULL, &item, 1, &l.view, q);
+        int levels = n.codec_k >= SHEAF_CODEC_INT8;
         for (uint32_t j = 0; j < n_isas; j++) {
             o.isa = isas[j];
             o.path = SHEAF_ATTN_FUSED;
             float *out = attend(&o, NULL, &item, 1, &l.view, q);
             double error =
                 relative_error(out, want, (uint64_t)N_QUERIES * o.n_q_heads * n.value_dim);
-            if (error >= FAST_BOUND) fail_msg("case %u: relative error %g", i, error);
-            if (error > worst) worst = error;
+            if (error >= (levels ? LEVELS_BOUND : FAST_BOUND))
+                fail_msg("case %u: relative error %g", i, error);
+            if (error > worst[levels]) worst[levels] = error;
             free(out);
         }
         free(want);
         layout_free(&l);
         free(q);
     }
-    fprintf(stderr, "# worst relative error %.2g\n", worst);
+    fprintf(stderr, "# worst relative error %.2g, quantized keys %.2g\n", worst[0], worst[1]);
 }
 
 int main(void)
