@@ -117,13 +117,49 @@ static void every_head_dimension_gives_the_bits_of_the_scalar_form(void **state)
     }
 }
 
+/* Few rows and many: one query after so many positions, and six. */
+static void expect_pair(const sheaf_attn_options *options, const numbers *n)
+{
+    layout l = layout_make(n, (shape){32, 0, 1});
+    static const uint32_t counts[] = {1, 6};
+    for (uint32_t c = 0; c < 2; c++) {
+        uint32_t count = counts[c];
+        float *q = queries(n, options->n_q_heads, n->n_tokens - count, count);
+        sheaf_attn_item item = {count, n->n_tokens - count, n->n_tokens, 0};
+        sheaf_attn_options o = *options;
+        o.isa = SHEAF_ISA_SCALAR;
+        o.path = SHEAF_ATTN_FUSED;
+        float *want = attend(&o, NULL, &item, 1, &l.view, q);
+        assert_true(all_finite(want, out_count(&o, count)));
+        for (uint32_t i = 0; i < n_isas * 2; i++) {
+            o.isa = isas[i / 2];
+            o.path = i % 2 ? SHEAF_ATTN_GATHER : SHEAF_ATTN_FUSED;
+            float *out = attend(&o, NULL, &item, 1, &l.view, q);
+            assert_memory_equal(out, want, out_count(&o, count) * sizeof *out);
+            free(out);
+        }
+        free(want);
+        free(q);
+    }
+    layout_free(&l);
+}
+
 static void every_pair_of_codecs_gives_the_bits_of_the_scalar_form(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < SHEAF_CODEC_COUNT * SHEAF_CODEC_COUNT; i += STRIDE) {
-        numbers n = {100 + i, 280, 2, 32, 48, i % SHEAF_CODEC_COUNT, i / SHEAF_CODEC_COUNT};
-        sheaf_attn_options o = options_for(&n, 4);
-        expect_same_everywhere(&o, &n, (shape){32, 0, 1});
+    static const uint32_t dims[] = {64, 80, 96, 128, 256, 37};
+    static const uint32_t groups[] = {1, 2, 4, 5, 8};
+    static const float sinks[8] = {0.5f, -3.0f, 4.0f, 0.0f, -100.0f, 30.0f};
+    const uint32_t n_pairs = SHEAF_CODEC_COUNT * SHEAF_CODEC_COUNT;
+    for (uint32_t i = 0; i < n_pairs * 6; i += STRIDE) {
+        uint32_t pair = i % n_pairs, dim = dims[i / n_pairs];
+        numbers n = {
+            100 + i, 270, 1, dim, dim, pair % SHEAF_CODEC_COUNT, pair / SHEAF_CODEC_COUNT};
+        sheaf_attn_options o = options_for(&n, groups[i % 5]);
+        o.window = i % 3 == 1 ? 200 : 0;
+        o.softcap = i % 4 == 3 ? 5.0f : 0.0f;
+        o.sinks = i % 7 > 3 ? sinks : NULL;
+        expect_pair(&o, &n);
     }
 }
 
