@@ -245,7 +245,8 @@ static void what_kernels_do_not_read_is_refused(void **state)
     assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, &view, 1, NULL), SHEAF_E_PLAN);
     view = w->views[0];
     view.codec_k = SHEAF_CODEC_F32;
-    assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, &view, 1, NULL),
+    assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, &view, 1, NULL), SHEAF_OK);
+    assert_int_equal(sheaf_cuda_run(plan, &view, w->gpu, w->gpu, NULL, NULL),
                      SHEAF_E_UNSUPPORTED);
     sheaf_cuda_plan_destroy(plan);
     world_free(w);

@@ -262,15 +262,21 @@ static void lay_item(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
     l->n_parts += merge->n_parts;
 }
 
+void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
+{
+    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
+        0;
+    l->team = l->slots = l->warps = l->overlap = 0;
+    l->n_parts = l->prefix_tokens = 0;
+}
+
 sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory,
                                     const sheaf__cuda_shape *shape,
                                     const sheaf__cuda_item *items, const sheaf_kv_view *views,
                                     uint32_t n_items)
 {
     uint32_t *own;
-    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
-        0;
-    l->n_parts = l->prefix_tokens = 0;
+    sheaf__cuda_layout_clear(l);
     SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items, &own));
     uint64_t chunks = 0, n_units = 0;
     for (uint32_t i = 0; i < n_items; i++) {

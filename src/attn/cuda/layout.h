@@ -57,6 +57,8 @@ SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout,
                                                const sheaf__cuda_shape *shape,
                                                const sheaf__cuda_item *items,
                                                const sheaf_kv_view *views, uint32_t n_items);
+/* A step of nothing. */
+void sheaf__cuda_layout_clear(sheaf__cuda_layout *layout);
 void sheaf__cuda_layout_free(sheaf__cuda_layout *layout, sheaf__memory *memory);
 
 /* Positions [lo, hi) that the item's only query sees. */

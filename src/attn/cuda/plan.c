@@ -14,8 +14,9 @@
 #include "base/status.h"
 #include "codec/quantized.h"
 
-#define MAX_HEADS 65536
-#define ALIGN     256
+#define MAX_HEADS        65536
+#define MAX_BLOCK_TOKENS 1024
+#define ALIGN            256
 
 /* --- life --------------------------------------------------------------------------------- */
 
@@ -99,6 +100,8 @@ void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan)
     (void)cudaFreeHost(plan->staging);
     sheaf__memory memory = plan->memory;
     sheaf__cuda_layout_free(&plan->layout, &memory);
+    sheaf__memory_free(&memory, plan->prefill_items, plan->prefill_capacity,
+                       sizeof *plan->prefill_items);
     sheaf__memory_free(&memory, plan->items, plan->item_capacity, sizeof *plan->items);
     sheaf__memory_free(&memory, plan, 1, sizeof *plan);
 }
@@ -210,40 +213,124 @@ static sheaf_status set_items(sheaf_cuda_plan *plan, const sheaf_attn_item *item
     return *n_rows > UINT32_MAX || *n_queries > UINT32_MAX ? SHEAF_E_OVERFLOW : SHEAF_OK;
 }
 
-/* Writes the table and queues its copy. */
-static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, uint32_t n_items,
-                           uint64_t n_rows, void *stream)
+/* Cuts the items' queries into tiles. */
+static sheaf_status lay_prefill(sheaf_cuda_plan *plan, const sheaf_kv_view *view,
+                                uint32_t n_items)
+{
+    void *array = plan->prefill_items;
+    SHEAF__TRY(sheaf__memory_grow(&plan->memory, &array, &plan->prefill_capacity, n_items,
+                                  sizeof *plan->prefill_items));
+    plan->prefill_items = array;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const sheaf__cuda_item *item = &plan->items[i];
+        plan->prefill_items[i] = (sheaf__cuda_prefill_item){
+            .first_query = item->query_at,
+            .rows_at = item->rows_at,
+            .n_queries = item->n_queries,
+            .first_pos = item->first_pos,
+            .n_tokens = item->n_tokens,
+            .first_block = item->first_block,
+            .n_rows = item->n_rows,
+        };
+    }
+    uint32_t rows =
+        sheaf__cuda_prefill_rows(view, plan->cuda.io_dtype, SHEAF__CUDA_PREFILL_BEST);
+    uint32_t group = plan->options.n_q_heads / plan->options.n_kv_heads;
+    plan->can_run = rows != 0;
+    if (rows != 0)
+        plan->n_tiles =
+            sheaf__cuda_prefill_tiles(plan->prefill_items, n_items, group, rows, NULL);
+    return SHEAF_OK;
+}
+
+/* Cuts the items' contexts into units. */
+static sheaf_status lay_decode(sheaf_cuda_plan *plan, const sheaf_kv_view *views,
+                               uint32_t n_items)
+{
+    const sheaf_attn_options *o = &plan->options;
+    const sheaf__cuda_shape shape = {
+        .n_q_heads = o->n_q_heads,
+        .n_kv_heads = o->n_kv_heads,
+        .dim = o->key_dim,
+        .codec = views[0].codec_k,
+        .block_tokens = views[0].block_tokens,
+        .window = o->window,
+        .causal = !o->not_causal,
+        .n_processors = (uint32_t)plan->n_processors,
+        .prefix_min = plan->cuda.prefix_min,
+        .tuning = plan->tuning,
+    };
+    plan->can_run = sheaf__cuda_decode_check(&views[0], plan->cuda.io_dtype) == SHEAF_OK;
+    if (!plan->can_run) return SHEAF_OK;
+    SHEAF__TRY(sheaf__cuda_layout_set(&plan->layout, &plan->memory, &shape, plan->items, views,
+                                      n_items));
+    return grow_parts(plan, plan->layout.n_parts);
+}
+
+static sheaf__cuda_places places_of(const sheaf_cuda_plan *plan, uint32_t n_items,
+                                    uint64_t n_rows)
 {
     const sheaf__cuda_layout *l = &plan->layout;
     sheaf__cuda_places at = {0};
     at.items = place(&at.bytes, n_items, sizeof *plan->items);
-    at.units = place(&at.bytes, l->n_units, sizeof *l->units);
-    at.merges = place(&at.bytes, l->n_merges, sizeof *l->merges);
-    at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof *l->prefix_units);
-    at.members = place(&at.bytes, l->n_members, sizeof *l->members);
+    if (plan->path == SHEAF_CUDA_PREFILL) {
+        at.prefill_items = place(&at.bytes, n_items, sizeof *plan->prefill_items);
+        at.tile_item = place(&at.bytes, plan->n_tiles, sizeof(uint32_t));
+    } else {
+        at.units = place(&at.bytes, l->n_units, sizeof *l->units);
+        at.merges = place(&at.bytes, l->n_merges, sizeof *l->merges);
+        at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof *l->prefix_units);
+        at.members = place(&at.bytes, l->n_members, sizeof *l->members);
+    }
     at.rows = place(&at.bytes, n_rows, sizeof(uint32_t));
-    SHEAF__TRY(sheaf__cuda_status(cudaEventSynchronize(plan->uploaded), "upload", NULL));
-    SHEAF__TRY(grow_table(plan, at.bytes));
+    return at;
+}
+
+static void put(unsigned char *to, const void *from, uint64_t n, uint64_t size)
+{
+    if (n != 0) memcpy(to, from, n * size);
+}
+
+/* Writes the table into the pinned memory. */
+static void write_table(sheaf_cuda_plan *plan, const sheaf__cuda_places *at,
+                        const sheaf_kv_view *views, uint32_t n_items)
+{
+    const sheaf__cuda_layout *l = &plan->layout;
     unsigned char *to = plan->staging;
-    memcpy(to + at.items, plan->items, n_items * sizeof *plan->items);
-    if (l->n_units) memcpy(to + at.units, l->units, l->n_units * sizeof *l->units);
-    if (l->n_merges) memcpy(to + at.merges, l->merges, l->n_merges * sizeof *l->merges);
-    if (l->n_prefix_units)
-        memcpy(to + at.prefix_units, l->prefix_units,
-               l->n_prefix_units * sizeof *l->prefix_units);
-    if (l->n_members) memcpy(to + at.members, l->members, l->n_members * sizeof *l->members);
-    uint32_t *rows = (uint32_t *)(void *)(to + at.rows);
+    put(to + at->items, plan->items, n_items, sizeof *plan->items);
+    if (plan->path == SHEAF_CUDA_PREFILL) {
+        uint32_t *tile_item = (uint32_t *)(void *)(to + at->tile_item);
+        for (uint32_t i = 0; plan->n_tiles != 0 && i < n_items; i++)
+            for (uint32_t t = 0; t < plan->prefill_items[i].n_tiles; t++) *tile_item++ = i;
+        put(to + at->prefill_items, plan->prefill_items, n_items, sizeof *plan->prefill_items);
+    } else {
+        put(to + at->units, l->units, l->n_units, sizeof *l->units);
+        put(to + at->merges, l->merges, l->n_merges, sizeof *l->merges);
+        put(to + at->prefix_units, l->prefix_units, l->n_prefix_units, sizeof *l->prefix_units);
+        put(to + at->members, l->members, l->n_members, sizeof *l->members);
+    }
+    uint32_t *rows = (uint32_t *)(void *)(to + at->rows);
     for (uint32_t i = 0; i < n_items; i++) {
         uint32_t n = views[i].n_rows;
         if (views[i].rows != NULL)
-            memcpy(rows, views[i].rows, n * sizeof *rows);
+            put((unsigned char *)rows, views[i].rows, n, sizeof *rows);
         else
             for (uint32_t r = 0; r < n; r++) rows[r] = r;
         rows += n;
     }
+}
+
+/* Writes the table and queues its copy. */
+static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, uint32_t n_items,
+                           uint64_t n_rows, void *stream)
+{
+    const sheaf__cuda_places at = places_of(plan, n_items, n_rows);
+    SHEAF__TRY(sheaf__cuda_status(cudaEventSynchronize(plan->uploaded), "upload", NULL));
+    SHEAF__TRY(grow_table(plan, at.bytes));
+    write_table(plan, &at, views, n_items);
     SHEAF__TRY(sheaf__cuda_status(
-        cudaMemcpyAsync(plan->table, to, at.bytes, cudaMemcpyHostToDevice, stream), "upload",
-        NULL));
+        cudaMemcpyAsync(plan->table, plan->staging, at.bytes, cudaMemcpyHostToDevice, stream),
+        "upload", NULL));
     SHEAF__TRY(sheaf__cuda_status(cudaEventRecord(plan->uploaded, stream), "upload", NULL));
     plan->places = at;
     return SHEAF_OK;
@@ -282,32 +369,23 @@ sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan, const sheaf_attn_item 
                                    const sheaf_kv_view *views, uint32_t n_items, void *stream)
 {
     if (plan == NULL || items == NULL || views == NULL || n_items == 0) return SHEAF_E_INVALID;
-    SHEAF__TRY(sheaf__cuda_decode_check(&views[0], plan->cuda.io_dtype));
+    if (!sheaf__is_pow2(views[0].block_tokens) || views[0].block_tokens > MAX_BLOCK_TOKENS)
+        return SHEAF_E_PLAN;
     uint64_t n_rows, n_queries;
     plan->n_items = 0;
     SHEAF__TRY(set_items(plan, items, views, n_items, &n_rows, &n_queries));
-    const sheaf_attn_options *o = &plan->options;
-    const sheaf__cuda_shape shape = {
-        .n_q_heads = o->n_q_heads,
-        .n_kv_heads = o->n_kv_heads,
-        .dim = o->key_dim,
-        .codec = views[0].codec_k,
-        .block_tokens = views[0].block_tokens,
-        .window = o->window,
-        .causal = !o->not_causal,
-        .n_processors = (uint32_t)plan->n_processors,
-        .prefix_min = plan->cuda.prefix_min,
-        .tuning = plan->tuning,
-    };
-    if (n_queries != n_items) return SHEAF_E_UNSUPPORTED;
-    SHEAF__TRY(sheaf__cuda_layout_set(&plan->layout, &plan->memory, &shape, plan->items, views,
-                                      n_items));
-    SHEAF__TRY(grow_parts(plan, plan->layout.n_parts));
+    plan->n_tiles = 0;
+    sheaf__cuda_layout_clear(&plan->layout);
+    plan->path = n_queries != n_items ? SHEAF_CUDA_PREFILL : SHEAF_CUDA_DECODE;
+    if (plan->path == SHEAF_CUDA_PREFILL)
+        SHEAF__TRY(lay_prefill(plan, &views[0], n_items));
+    else
+        SHEAF__TRY(lay_decode(plan, views, n_items));
     SHEAF__TRY(upload(plan, views, n_items, n_rows, stream));
+    if (plan->layout.n_sets != 0) plan->path = SHEAF_CUDA_PREFIX;
     plan->geometry = views[0];
     plan->n_items = n_items;
     plan->n_queries = (uint32_t)n_queries;
-    plan->path = plan->layout.n_sets != 0 ? SHEAF_CUDA_PREFIX : SHEAF_CUDA_DECODE;
     set_launch(plan);
     return SHEAF_OK;
 }
@@ -350,21 +428,54 @@ static void fill_report(const sheaf_cuda_plan *plan, sheaf_cuda_report *report)
     report->generation = plan->generation;
 }
 
-sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan, const sheaf_kv_view *layer, const void *q,
-                            void *out, void *stream, sheaf_cuda_report *report)
+static sheaf_status run_prefill(const sheaf_cuda_plan *plan, const sheaf_kv_view *layer,
+                                const void *q, void *out, void *stream)
 {
-    if (plan == NULL || layer == NULL || q == NULL || out == NULL) return SHEAF_E_INVALID;
-    if (report != NULL && report->struct_size != sizeof *report) return SHEAF_E_INVALID;
-    SHEAF__TRY(check_layer(plan, layer));
+    const sheaf_attn_options *o = &plan->options;
+    const unsigned char *table = plan->table;
+    const sheaf__cuda_prefill p = {
+        .view = *layer,
+        .q = q,
+        .out = out,
+        .items = (const void *)(table + plan->places.prefill_items),
+        .tile_item = (const void *)(table + plan->places.tile_item),
+        .rows = (const void *)(table + plan->places.rows),
+        .sinks = plan->sinks,
+        .n_tiles = plan->n_tiles,
+        .n_q_heads = o->n_q_heads,
+        .io_dtype = plan->cuda.io_dtype,
+        .window = o->window,
+        .not_causal = o->not_causal,
+        .scale = o->scale,
+        .softcap = o->softcap,
+    };
+    return sheaf__cuda_prefill_run(&p, stream);
+}
+
+static sheaf_status run_decode(const sheaf_cuda_plan *plan, const sheaf_kv_view *layer,
+                               const void *q, void *out, void *stream)
+{
     SHEAF__TRY(sheaf__cuda_decode_check(layer, plan->cuda.io_dtype));
-    if (layer->codec_k != plan->geometry.codec_k) return SHEAF_E_UNSUPPORTED;
     sheaf__cuda_decode d = plan->launched;
     d.base = layer->base;
     d.row_stride_k = layer->row_stride_k, d.row_stride_v = layer->row_stride_v;
     d.k_offset = layer->k_offset, d.v_offset = layer->v_offset;
     d.k_head_stride = layer->k_head_stride, d.v_head_stride = layer->v_head_stride;
     d.q = q, d.out = out;
-    SHEAF__TRY(sheaf__cuda_decode_run(&d, stream));
+    return sheaf__cuda_decode_run(&d, stream);
+}
+
+sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan, const sheaf_kv_view *layer, const void *q,
+                            void *out, void *stream, sheaf_cuda_report *report)
+{
+    if (plan == NULL || layer == NULL || q == NULL || out == NULL) return SHEAF_E_INVALID;
+    if (report != NULL && report->struct_size != sizeof *report) return SHEAF_E_INVALID;
+    SHEAF__TRY(check_layer(plan, layer));
+    if (!plan->can_run || layer->codec_k != plan->geometry.codec_k) return SHEAF_E_UNSUPPORTED;
+    if (plan->path == SHEAF_CUDA_PREFILL)
+        SHEAF__TRY(run_prefill(plan, layer, q, out, stream));
+    else
+        SHEAF__TRY(run_decode(plan, layer, q, out, stream));
     if (report != NULL) fill_report(plan, report);
     return SHEAF_OK;
 }

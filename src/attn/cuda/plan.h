@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attn/cuda/layout.h"
+#include "attn/cuda/prefill.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,7 +13,9 @@ extern "C" {
 
 /* How an item's bytes lie in the one table that a step uploads. */
 typedef struct sheaf__cuda_places {
-    uint64_t items, rows, units, merges, prefix_units, members; /* bytes from its start */
+    uint64_t items, rows;                          /* bytes from its start; */
+    uint64_t units, merges, prefix_units, members; /* decode */
+    uint64_t prefill_items, tile_item;             /* prefill */
     uint64_t bytes;
 } sheaf__cuda_places;
 
@@ -36,10 +39,13 @@ struct sheaf_cuda_plan {
 
     sheaf_kv_view geometry; /* of the planned views; rows and tokens are not of interest */
     sheaf__cuda_item *items;
-    uint64_t item_capacity;
+    sheaf__cuda_prefill_item *prefill_items;
+    uint64_t item_capacity, prefill_capacity;
     uint32_t n_items; /* 0: nothing is planned */
     uint32_t n_queries;
-    uint32_t path; /* SHEAF_CUDA_... */
+    uint32_t path;    /* SHEAF_CUDA_... */
+    uint32_t n_tiles; /* of prefill */
+    uint32_t can_run; /* 0: no kernel reads the planned views; append and gather do */
     uint64_t generation;
     sheaf__cuda_decode launched; /* the last step's, without a layer */
 };
