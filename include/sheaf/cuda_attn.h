@@ -71,7 +71,7 @@ typedef struct sheaf_cuda_source {
 enum {
     SHEAF_CUDA_DECODE = 0,  /* one query an item, split over the context and merged */
     SHEAF_CUDA_PREFIX = 1,  /* decode, with shared prefixes read once for all that share them */
-    SHEAF_CUDA_PREFILL = 2, /* many queries an item, on tensor cores */
+    SHEAF_CUDA_PREFILL = 2, /* many queries of some item, on tensor cores */
 };
 
 /* What a call did: tests and benches assert it. */
@@ -99,8 +99,9 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
 
 /* Lays out the work of one step, finds which items share their first blocks, and queues one copy
  * of its tables to the GPU. views: [n_items], host structs with host rows, copied; of one pool's
- * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. All items
- * have one query (decode), or any numbers (prefill). A second call with the same or smaller sizes
+ * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. Items of one
+ * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
+ * of the item alone. A second call with the same or smaller sizes
  * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, or lack what a
  * query sees; SHEAF_E_OVERFLOW; SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE: the
  * earlier plan stands. */

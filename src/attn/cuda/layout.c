@@ -60,7 +60,8 @@ static void join(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
 {
     set *sets = (set *)(void *)l->sets;
     uint32_t *table = l->links, *own = &l->links[((uint64_t)1 << bits) + i];
-    uint32_t seen = views[i].rows != NULL ? spans_seen(shape, &items[i]) : 0;
+    int can = views[i].rows != NULL && items[i].n_queries == 1;
+    uint32_t seen = can ? spans_seen(shape, &items[i]) : 0;
     *own = NONE;
     if (seen < least || seen == 0) return;
     uint32_t at = (views[i].rows[0] * 2654435769u) >> (32 - bits);
@@ -280,11 +281,13 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items, &own));
     uint64_t chunks = 0, n_units = 0;
     for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].n_queries != 1) continue;
         extent e = extent_of(l, shape, &items[i], own[i]);
         chunks += e.end_chunk - e.first_chunk;
     }
     uint32_t each = unit_chunks(l, shape, chunks);
     for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].n_queries != 1) continue;
         extent e = extent_of(l, shape, &items[i], own[i]);
         n_units += e.end_chunk > e.first_chunk
                        ? ceil_div(e.end_chunk, each) - e.first_chunk / each
@@ -302,6 +305,7 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     uint32_t *taken = l->links; /* the table of sets is done with: members counted per set */
     memset(taken, 0, n_items * sizeof *taken);
     for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].n_queries != 1) continue;
         extent e = extent_of(l, shape, &items[i], own[i]);
         uint32_t row = e.shared != NULL ? taken[e.shared - sets]++ : 0;
         lay_item(l, shape, &items[i], e, each, row);

@@ -213,7 +213,7 @@ static sheaf_status set_items(sheaf_cuda_plan *plan, const sheaf_attn_item *item
     return *n_rows > UINT32_MAX || *n_queries > UINT32_MAX ? SHEAF_E_OVERFLOW : SHEAF_OK;
 }
 
-/* Cuts the items' queries into tiles. */
+/* Cuts the queries of items that have several into tiles. */
 static sheaf_status lay_prefill(sheaf_cuda_plan *plan, const sheaf_kv_view *view,
                                 uint32_t n_items)
 {
@@ -223,7 +223,8 @@ static sheaf_status lay_prefill(sheaf_cuda_plan *plan, const sheaf_kv_view *view
     plan->prefill_items = array;
     for (uint32_t i = 0; i < n_items; i++) {
         const sheaf__cuda_item *item = &plan->items[i];
-        plan->prefill_items[i] = (sheaf__cuda_prefill_item){
+        if (item->n_queries == 1) continue;
+        plan->prefill_items[plan->n_prefill++] = (sheaf__cuda_prefill_item){
             .first_query = item->query_at,
             .rows_at = item->rows_at,
             .n_queries = item->n_queries,
@@ -236,10 +237,11 @@ static sheaf_status lay_prefill(sheaf_cuda_plan *plan, const sheaf_kv_view *view
     uint32_t rows =
         sheaf__cuda_prefill_rows(view, plan->cuda.io_dtype, SHEAF__CUDA_PREFILL_BEST);
     uint32_t group = plan->options.n_q_heads / plan->options.n_kv_heads;
-    plan->can_run = rows != 0;
-    if (rows != 0)
+    if (rows == 0)
+        plan->can_run = 0;
+    else
         plan->n_tiles =
-            sheaf__cuda_prefill_tiles(plan->prefill_items, n_items, group, rows, NULL);
+            sheaf__cuda_prefill_tiles(plan->prefill_items, plan->n_prefill, group, rows, NULL);
     return SHEAF_OK;
 }
 
@@ -260,8 +262,10 @@ static sheaf_status lay_decode(sheaf_cuda_plan *plan, const sheaf_kv_view *views
         .prefix_min = plan->cuda.prefix_min,
         .tuning = plan->tuning,
     };
-    plan->can_run = sheaf__cuda_decode_check(&views[0], plan->cuda.io_dtype) == SHEAF_OK;
-    if (!plan->can_run) return SHEAF_OK;
+    if (sheaf__cuda_decode_check(&views[0], plan->cuda.io_dtype) != SHEAF_OK) {
+        plan->can_run = 0;
+        return SHEAF_OK;
+    }
     SHEAF__TRY(sheaf__cuda_layout_set(&plan->layout, &plan->memory, &shape, plan->items, views,
                                       n_items));
     return grow_parts(plan, plan->layout.n_parts);
@@ -273,15 +277,12 @@ static sheaf__cuda_places places_of(const sheaf_cuda_plan *plan, uint32_t n_item
     const sheaf__cuda_layout *l = &plan->layout;
     sheaf__cuda_places at = {0};
     at.items = place(&at.bytes, n_items, sizeof *plan->items);
-    if (plan->path == SHEAF_CUDA_PREFILL) {
-        at.prefill_items = place(&at.bytes, n_items, sizeof *plan->prefill_items);
-        at.tile_item = place(&at.bytes, plan->n_tiles, sizeof(uint32_t));
-    } else {
-        at.units = place(&at.bytes, l->n_units, sizeof *l->units);
-        at.merges = place(&at.bytes, l->n_merges, sizeof *l->merges);
-        at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof *l->prefix_units);
-        at.members = place(&at.bytes, l->n_members, sizeof *l->members);
-    }
+    at.prefill_items = place(&at.bytes, plan->n_prefill, sizeof *plan->prefill_items);
+    at.tile_item = place(&at.bytes, plan->n_tiles, sizeof(uint32_t));
+    at.units = place(&at.bytes, l->n_units, sizeof *l->units);
+    at.merges = place(&at.bytes, l->n_merges, sizeof *l->merges);
+    at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof *l->prefix_units);
+    at.members = place(&at.bytes, l->n_members, sizeof *l->members);
     at.rows = place(&at.bytes, n_rows, sizeof(uint32_t));
     return at;
 }
@@ -298,17 +299,15 @@ static void write_table(sheaf_cuda_plan *plan, const sheaf__cuda_places *at,
     const sheaf__cuda_layout *l = &plan->layout;
     unsigned char *to = plan->staging;
     put(to + at->items, plan->items, n_items, sizeof *plan->items);
-    if (plan->path == SHEAF_CUDA_PREFILL) {
-        uint32_t *tile_item = (uint32_t *)(void *)(to + at->tile_item);
-        for (uint32_t i = 0; plan->n_tiles != 0 && i < n_items; i++)
-            for (uint32_t t = 0; t < plan->prefill_items[i].n_tiles; t++) *tile_item++ = i;
-        put(to + at->prefill_items, plan->prefill_items, n_items, sizeof *plan->prefill_items);
-    } else {
-        put(to + at->units, l->units, l->n_units, sizeof *l->units);
-        put(to + at->merges, l->merges, l->n_merges, sizeof *l->merges);
-        put(to + at->prefix_units, l->prefix_units, l->n_prefix_units, sizeof *l->prefix_units);
-        put(to + at->members, l->members, l->n_members, sizeof *l->members);
-    }
+    put(to + at->units, l->units, l->n_units, sizeof *l->units);
+    put(to + at->merges, l->merges, l->n_merges, sizeof *l->merges);
+    put(to + at->prefix_units, l->prefix_units, l->n_prefix_units, sizeof *l->prefix_units);
+    put(to + at->members, l->members, l->n_members, sizeof *l->members);
+    put(to + at->prefill_items, plan->prefill_items, plan->n_prefill,
+        sizeof *plan->prefill_items);
+    uint32_t *tile_item = (uint32_t *)(void *)(to + at->tile_item);
+    for (uint32_t i = 0; plan->n_tiles != 0 && i < plan->n_prefill; i++)
+        for (uint32_t t = 0; t < plan->prefill_items[i].n_tiles; t++) *tile_item++ = i;
     uint32_t *rows = (uint32_t *)(void *)(to + at->rows);
     for (uint32_t i = 0; i < n_items; i++) {
         uint32_t n = views[i].n_rows;
@@ -374,15 +373,15 @@ sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan, const sheaf_attn_item 
     uint64_t n_rows, n_queries;
     plan->n_items = 0;
     SHEAF__TRY(set_items(plan, items, views, n_items, &n_rows, &n_queries));
-    plan->n_tiles = 0;
+    plan->n_prefill = plan->n_tiles = 0;
+    plan->can_run = 1;
     sheaf__cuda_layout_clear(&plan->layout);
-    plan->path = n_queries != n_items ? SHEAF_CUDA_PREFILL : SHEAF_CUDA_DECODE;
-    if (plan->path == SHEAF_CUDA_PREFILL)
-        SHEAF__TRY(lay_prefill(plan, &views[0], n_items));
-    else
-        SHEAF__TRY(lay_decode(plan, views, n_items));
+    if (n_queries != n_items) SHEAF__TRY(lay_prefill(plan, &views[0], n_items));
+    if (plan->n_prefill != n_items) SHEAF__TRY(lay_decode(plan, views, n_items));
     SHEAF__TRY(upload(plan, views, n_items, n_rows, stream));
-    if (plan->layout.n_sets != 0) plan->path = SHEAF_CUDA_PREFIX;
+    plan->path = plan->n_prefill != 0       ? SHEAF_CUDA_PREFILL
+                 : plan->layout.n_sets != 0 ? SHEAF_CUDA_PREFIX
+                                            : SHEAF_CUDA_DECODE;
     plan->geometry = views[0];
     plan->n_items = n_items;
     plan->n_queries = (uint32_t)n_queries;
@@ -472,10 +471,8 @@ sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan, const sheaf_kv_view *layer, c
     if (report != NULL && report->struct_size != sizeof *report) return SHEAF_E_INVALID;
     SHEAF__TRY(check_layer(plan, layer));
     if (!plan->can_run || layer->codec_k != plan->geometry.codec_k) return SHEAF_E_UNSUPPORTED;
-    if (plan->path == SHEAF_CUDA_PREFILL)
-        SHEAF__TRY(run_prefill(plan, layer, q, out, stream));
-    else
-        SHEAF__TRY(run_decode(plan, layer, q, out, stream));
+    if (plan->n_prefill != 0) SHEAF__TRY(run_prefill(plan, layer, q, out, stream));
+    if (plan->n_prefill != plan->n_items) SHEAF__TRY(run_decode(plan, layer, q, out, stream));
     if (report != NULL) fill_report(plan, report);
     return SHEAF_OK;
 }

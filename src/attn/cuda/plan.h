@@ -43,9 +43,10 @@ struct sheaf_cuda_plan {
     uint64_t item_capacity, prefill_capacity;
     uint32_t n_items; /* 0: nothing is planned */
     uint32_t n_queries;
-    uint32_t path;    /* SHEAF_CUDA_... */
-    uint32_t n_tiles; /* of prefill */
-    uint32_t can_run; /* 0: no kernel reads the planned views; append and gather do */
+    uint32_t path;      /* SHEAF_CUDA_... */
+    uint32_t n_prefill; /* items of several queries, */
+    uint32_t n_tiles;   /* and their tiles */
+    uint32_t can_run;   /* 0: no kernel reads the planned views; append and gather do */
     uint64_t generation;
     sheaf__cuda_decode launched; /* the last step's, without a layer */
 };
