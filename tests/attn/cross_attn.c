@@ -163,6 +163,24 @@ static void every_pair_of_codecs_gives_the_bits_of_the_scalar_form(void **state)
     }
 }
 
+/* Dimensions around whole vectors, rows around the forms' borders, the pairs of quantized codecs. */
+static void quantized_rows_of_odd_shapes_give_the_bits_of_the_scalar_form(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {1, 5, 15, 17, 31, 33, 47, 63, 65, 96, 127, 129};
+    static const uint32_t groups[] = {1, 2, 3, 4, 5, 7, 16, 31};
+    for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i += STRIDE) {
+        numbers n = {.seed = 300 + i, .n_tokens = 37, .n_kv_heads = 1 + i % 2};
+        n.key_dim = dims[i], n.value_dim = dims[(i * 5 + 2) % 12];
+        n.codec_k = i % 2 ? SHEAF_CODEC_TURBO4 : SHEAF_CODEC_INT8;
+        n.codec_v = i / 2 % 2 ? SHEAF_CODEC_TURBO4 : SHEAF_CODEC_INT8;
+        sheaf_attn_options o = options_for(&n, n.n_kv_heads * groups[i % 8]);
+        o.window = i % 3 == 1 ? 9 : 0;
+        o.softcap = i % 3 == 2 ? 2.5f : 0.0f;
+        expect_same_everywhere(&o, &n, (shape){8, 0, 1});
+    }
+}
+
 static void every_group_size_gives_the_bits_of_the_scalar_form(void **state)
 {
     (void)state;
@@ -425,6 +443,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_head_dimension_gives_the_bits_of_the_scalar_form),
         cmocka_unit_test(every_pair_of_codecs_gives_the_bits_of_the_scalar_form),
+        cmocka_unit_test(quantized_rows_of_odd_shapes_give_the_bits_of_the_scalar_form),
         cmocka_unit_test(every_group_size_gives_the_bits_of_the_scalar_form),
         cmocka_unit_test(every_block_size_and_row_order_gives_the_bits_of_one_buffer),
         cmocka_unit_test(every_chunking_gives_the_same_bits),
