@@ -170,6 +170,7 @@ static inline sheaf_device *fake_open(fake_device *f, uint64_t granularity)
     memset(f, 0, sizeof *f);
     f->base.close = fake_close;
     f->base.door = (sheaf__device){
+        .kind = "cuda",
         .memory = {f, granularity, fake_reserve, fake_commit, fake_decommit, fake_release},
         .memory_bytes = 1ull << 30,
         .ctx = f,

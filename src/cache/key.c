@@ -20,7 +20,6 @@ _Static_assert(sizeof(sheaf_key) == SHEAF__SHA256_BYTES, "a key is a digest");
 
 static const char space_mark[] = "sheaf space";
 static const char block_mark[] = "sheaf block";
-static const char device_kind[] = "cpu";
 
 /* ---- content keys -------------------------------------------------------------------------- */
 
@@ -106,7 +105,7 @@ sheaf_status sheaf_space_make(const sheaf_pool *pool, const sheaf_field *fields,
     sheaf__sha256_add(&sha, space_mark, sizeof space_mark - 1);
     add_u32(&sha, SPACE_VERSION);
     add_u32(&sha, SHEAF__NUMERICS_VERSION);
-    add_framed(&sha, device_kind, sizeof device_kind - 1);
+    add_framed(&sha, pool->device.kind, strlen(pool->device.kind));
     add_layout(&sha, sheaf__pool_layout(pool));
     add_u32(&sha, n_fields);
     for (uint32_t i = 0; i < n_fields; i++) {

@@ -84,8 +84,10 @@ static bool cpu_fence_passed(void *ctx, sheaf_fence fence)
 
 sheaf__device sheaf__device_cpu(const sheaf_slab_memory *memory)
 {
-    sheaf__device device = {
-        .copy = cpu_copy, .poison = cpu_poison, .fence_passed = cpu_fence_passed};
+    sheaf__device device = {.kind = "cpu",
+                            .copy = cpu_copy,
+                            .poison = cpu_poison,
+                            .fence_passed = cpu_fence_passed};
     if (memory != NULL) {
         device.memory = *memory;
         return device;

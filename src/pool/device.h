@@ -18,6 +18,7 @@
 #include "sheaf/pool.h"
 
 typedef struct sheaf__device {
+    const char *kind; /* "cpu", or "cuda": whose arithmetic what lies there comes from */
     sheaf_slab_memory memory;
     uint64_t memory_bytes; /* that the device has; 0: as much as the machine */
     void *ctx;

@@ -156,6 +156,7 @@ sheaf_status sheaf_cuda_open(const sheaf_cuda_options *options, sheaf_device **o
     sheaf__cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no host memory");
     device->base.close = close_device;
+    device->base.door.kind = "cuda";
     device->base.door.ctx = device;
     device->base.door.copy = door_copy;
     device->base.door.read = door_read;
