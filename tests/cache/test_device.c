@@ -135,6 +135,26 @@ static void saving_and_loading_tell_of_a_device_that_fails(void **state)
     free(bad.data);
 }
 
+static void a_namespace_names_the_kind_of_device(void **state)
+{
+    (void)state;
+    static fake_device fake;
+    sheaf_pool *a = pool_on(fake_open(&fake, 4096)), *b = pool_on(NULL);
+    const sheaf_field field = {"model", "m", 1};
+    sheaf_key x, y;
+    assert_int_equal(sheaf_space_make(a, &field, 1, &x), SHEAF_OK);
+    assert_int_equal(sheaf_space_make(b, &field, 1, &y), SHEAF_OK);
+    assert_memory_not_equal(&x, &y, sizeof x);
+    fake.base.door.kind = "cpu"; /* the rest is equal: layouts do not know where slabs lie */
+    assert_int_equal(sheaf_pool_fingerprint(a), sheaf_pool_fingerprint(b));
+    assert_int_equal(sheaf_pool_close(a), SHEAF_OK);
+    a = pool_on(&fake.base);
+    assert_int_equal(sheaf_space_make(a, &field, 1, &x), SHEAF_OK);
+    assert_memory_equal(&x, &y, sizeof x);
+    assert_int_equal(sheaf_pool_close(a), SHEAF_OK);
+    assert_int_equal(sheaf_pool_close(b), SHEAF_OK);
+}
+
 static void a_device_stays_open_while_a_pool_is(void **state)
 {
     (void)state;
@@ -203,6 +223,7 @@ int main(void)
         cmocka_unit_test(single_blocks_travel_between_devices),
         cmocka_unit_test(a_device_that_fails_is_told_and_leaks_nothing),
         cmocka_unit_test(saving_and_loading_tell_of_a_device_that_fails),
+        cmocka_unit_test(a_namespace_names_the_kind_of_device),
         cmocka_unit_test(a_device_stays_open_while_a_pool_is),
         cmocka_unit_test(a_device_brings_its_own_memory),
         cmocka_unit_test(numbers_written_by_the_caller_count_as_written),
