@@ -12,6 +12,8 @@
  */
 #include "cache/tiles.h"
 
+#include <string.h>
+
 #include "base/bits.h"
 #include "base/status.h"
 #include "codec/codec.h"
@@ -101,6 +103,9 @@ static sheaf_status write_side(const sheaf_kv_view *view, const side *s, uint32_
     bool token_major = src->order == SHEAF_TOKEN_MAJOR;
     uint64_t stride = token_major ? (uint64_t)view->n_kv_heads * s->dim : s->dim;
     uint64_t head_step = (token_major ? s->dim : (uint64_t)n * s->dim) * size;
+    /* A token's rows in their own type, as decoding appends them, cost less than a call each. */
+    const bool plain = s->codec == src->dtype;
+    const uint64_t row = s->dim * size;
     for (uint32_t done = 0; done < n;) {
         uint32_t slot = (pos + done) % view->block_tokens;
         uint32_t run = (uint32_t)sheaf__min_u64(view->block_tokens - slot, n - done);
@@ -110,10 +115,15 @@ static sheaf_status write_side(const sheaf_kv_view *view, const side *s, uint32_
         unsigned char *segment = is_host(pool) ? tile : pool->staging;
         const unsigned char *from = numbers + done * stride * size;
         for (uint32_t head = 0; head < view->n_kv_heads; head++) {
-            sheaf_status st = sheaf_codec_encode(s->codec, segment, view->block_tokens, s->dim,
-                                                 slot, run, src->dtype, from, stride);
-            SHEAF__ASSERT(st == SHEAF_OK);
-            (void)st;
+            if (plain && run == 1) {
+                memcpy(segment + slot * row, from, row);
+            } else {
+                sheaf_status st =
+                    sheaf_codec_encode(s->codec, segment, view->block_tokens, s->dim, slot, run,
+                                       src->dtype, from, stride);
+                SHEAF__ASSERT(st == SHEAF_OK);
+                (void)st;
+            }
             segment += s->head_stride;
             from += head_step;
         }
