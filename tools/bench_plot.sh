@@ -37,7 +37,7 @@ table() {
 }
 
 # bars NAME TITLE AXIS BENCH CASES MARKS UNIT...: clusters of bars, a colour a unit. MARKS: "0.85 a label" lines,
-# separated by ";". EXTRA: further gnuplot commands.
+# separated by ";". EXTRA: further gnuplot commands; TILT: of the cases' names, in degrees.
 bars() {
     local name=$1 title=$2 axis=$3 bench=$4 cases=$5 marks=$6 mark n=2 plots='' number=1 unit
     shift 6
@@ -59,7 +59,8 @@ set ylabel "$axis"
 set style data histograms
 set style histogram clustered gap 1.5
 set style fill solid 0.85 border -1
-set xtics rotate by 32 right font ",11"
+set xtics rotate by ${TILT:-32} right font ",11"
+set lmargin 16
 set grid ytics linecolor rgb "#cccccc"
 set key outside top center horizontal
 set yrange [0:*]
@@ -84,7 +85,7 @@ bars prefill "Prefill attention, 512 queries after 4,096 tokens" "ratio" attenti
 bars matmul "Matrix products (NxK weights, M rows)" "ratio" matmul '' \
     "0.85 mark, one row: 0.85 of read bandwidth;0.75 mark, 512 rows: 0.75 of FMA peak" \
     "of read bandwidth" "of FMA peak"
-bars gather "Decoding in blocks, against one contiguous buffer" "ratio" gather '' \
+TILT=50 bars gather "Decoding in blocks, against one contiguous buffer" "ratio" gather 'bt' \
     "0.98 mark, shuffled: 0.98" "of contiguous"
 bars model "Whole model, random:qwen3-0.6b" "ratio" model '' \
     "0.8 mark, decode b1 d0: 0.8 of read bandwidth;0.65 mark, prefill d0: 0.65 of FMA peak" \
