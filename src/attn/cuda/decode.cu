@@ -13,14 +13,10 @@ sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dty
     if (view->codec_k != view->codec_v || view->codec_k == SHEAF_CODEC_F32)
         return SHEAF_E_UNSUPPORTED;
     // bulk copies: 16 bytes are the grain of addresses
-    const uint64_t all = (uint64_t)(uintptr_t)view->base | view->row_stride_k | view->row_stride_v |
-                         view->k_offset | view->v_offset | view->k_head_stride | view->v_head_stride;
+    const uint64_t all = (uint64_t)(uintptr_t)view->base | view->row_stride_k |
+                         view->row_stride_v | view->k_offset | view->v_offset |
+                         view->k_head_stride | view->v_head_stride;
     return all % 16 == 0 ? SHEAF_OK : SHEAF_E_UNSUPPORTED;
-}
-
-uint32_t sheaf__cuda_prefix_rows(uint32_t dim)
-{
-    return dim == 256 ? 64 : 128; // must match prefix_columns in decode_kernels.cuh
 }
 
 sheaf_status sheaf__cuda_decode_run(const sheaf__cuda_decode *layer, void *stream)

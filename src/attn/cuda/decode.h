@@ -88,14 +88,29 @@ typedef struct sheaf__cuda_decode {
     uint32_t team;        /* four warps a unit of one chunk */
     uint32_t slots;       /* of a warp's ring */
     uint32_t warps;       /* of a block, each with its own unit; team: 4 */
+    uint32_t sums;        /* 2: a unit may have several spans; else 1 */
     uint32_t overlap;     /* the merging kernel is launched before the units have ended */
 } sheaf__cuda_decode;
 
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */
 SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dtype);
 
-/* Query rows that a prefix unit takes at once. */
-uint32_t sheaf__cuda_prefix_rows(uint32_t dim);
+/* Bytes of shared memory of a warp that decodes; must match ring_bytes in decode_kernels.cuh. */
+static inline uint32_t sheaf__cuda_ring_bytes(uint32_t codec, uint32_t dim, uint32_t slots,
+                                              uint32_t sums)
+{
+    uint32_t row = codec <= SHEAF_CODEC_BF16   ? 2 * dim
+                   : codec == SHEAF_CODEC_INT8 ? dim
+                                               : dim / 2;
+    uint32_t slot = 4 * (16 * row + 32) + (codec <= SHEAF_CODEC_BF16 ? 0 : 256);
+    return 256 + sums * (dim / 4 + 4) * 128 + slots * slot;
+}
+
+/* Query rows that a prefix unit takes at once; must match prefix_columns in decode_kernels.cuh. */
+static inline uint32_t sheaf__cuda_prefix_rows(uint32_t dim)
+{
+    return dim == 256 ? 64 : 128;
+}
 
 /* Floats of one query head's part. */
 static inline uint64_t sheaf__cuda_part_floats(uint32_t dim)

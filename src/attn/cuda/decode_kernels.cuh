@@ -27,9 +27,11 @@ template <int D> __host__ __device__ constexpr int prefix_columns() // tiles of 
     return D == 256 ? 1 : 2;
 }
 
-template <uint32_t C, int D> __host__ __device__ constexpr int ring_bytes(int slots)
+// sums: 1, or 2 where a unit may have several spans.
+template <uint32_t C, int D>
+__host__ __device__ constexpr uint32_t ring_bytes(uint32_t slots, uint32_t sums)
 {
-    return HEAD_BYTES + 2 * sums_bytes<D, 1>() + slots * shape<C, D>::SLOT;
+    return HEAD_BYTES + sums * sums_bytes<D, 1>() + slots * shape<C, D>::SLOT;
 }
 
 template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int slots)
@@ -123,12 +125,20 @@ __device__ __forceinline__ void pack_queries(queries<C, D, NT, PRECISE> &to,
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         __syncwarp();
+        float all[8][E]; // loaded before any of it is waited for
+#pragma unroll
         for (int column = 0; column < 8; column++) {
             const int64_t row = row_of(8 * n + column);
-            float x[E], top = 0.0f;
 #pragma unroll
             for (int i = 0; i < E; i++)
-                x[i] = row < 0 ? 0.0f : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
+                all[column][i] =
+                    row < 0 ? 0.0f
+                            : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
+        }
+#pragma unroll
+        for (int column = 0; column < 8; column++) {
+            float(&x)[E] = all[column];
+            float top = 0.0f;
             if constexpr (C == TURBO4) rotate<D>(x, in.signs, lane);
             float unit = 1.0f, inverse = 1.0f;
             if constexpr (HALF) { // a power of two, so that f16 holds the row
@@ -178,7 +188,7 @@ template <uint32_t C, int D> struct ring {
     uint32_t bars, slots_at; // in shared memory
     uint32_t n_slots;
     uint32_t leaf, end; // the next to bring
-    uint32_t row;       // lane p: of piece p of that leaf
+    uint32_t row, ahead; // lane p: of piece p of that leaf, and of the next
     uint32_t at, half;  // the slot to fill; 0: K is next
     uint32_t from, phase; // the slot to read
 
@@ -200,18 +210,19 @@ template <uint32_t C, int D> struct ring {
         return first < hi && first + 16 > lo;
     }
 
-    // Lane p learns where piece p of the next leaf lies.
-    __device__ __forceinline__ void look_up(int lane)
+    // Lane p learns where piece p of a leaf lies.
+    __device__ __forceinline__ uint32_t row_of(uint32_t n, int lane) const
     {
-        if (lane < 4 && leaf < end && held(lane))
-            row = __ldg(rows + (uint32_t)(rows_at +
-                                          ((leaf * SHEAF__CUDA_LEAF + 16 * lane) >> block_shift)));
+        const uint32_t first = n * SHEAF__CUDA_LEAF + 16 * lane;
+        if (lane >= 4 || n >= end || first >= hi || first + 16 <= lo) return 0;
+        return __ldg(rows + (uint32_t)(rows_at + (first >> block_shift)));
     }
 
     __device__ __forceinline__ void begin(uint32_t first, uint32_t past, int lane)
     {
         leaf = first, end = past;
-        look_up(lane);
+        row = row_of(leaf, lane);
+        ahead = row_of(leaf + 1, lane);
     }
 
     // Fills the next slot, if there is something left to bring. The whole warp.
@@ -236,7 +247,8 @@ template <uint32_t C, int D> struct ring {
         if (++at == n_slots) at = 0;
         if (half) {
             leaf++;
-            look_up(lane);
+            row = ahead;
+            ahead = row_of(leaf + 1, lane);
         }
         half ^= 1;
     }
@@ -381,7 +393,7 @@ __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
                                            queries<C, D, 1, PRECISE> &q)
 {
     const uint32_t at = shared_address(shared);
-    r.init(in, kv_head, at, at + HEAD_BYTES + 2 * sums_bytes<D, 1>(), in.slots);
+    r.init(in, kv_head, at, at + ring_bytes<C, D>(0, in.sums), in.slots);
     r.rows_at = unit.rows_at, r.lo = unit.lo, r.hi = unit.hi;
     if (lane == 0) {
         for (uint32_t n = 0; n < in.slots; n++) barrier_init(at + 8 * n, 1);
@@ -424,7 +436,7 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
     const uint32_t kv_head = task % in.n_kv_heads, rest = task / in.n_kv_heads;
     const uint32_t tile = rest % tiles, index = rest / tiles;
     if (index >= in.n_units) return;
-    unsigned char *shared = all + warp * (uint32_t)ring_bytes<C, D>((int)in.slots);
+    unsigned char *shared = all + warp * ring_bytes<C, D>(in.slots, in.sums);
     float *span = reinterpret_cast<float *>(shared + HEAD_BYTES);
     float *item = span + sums_bytes<D, 1>() / 4;
     const sheaf__cuda_unit unit = unit_load(in.units + index);
@@ -484,7 +496,7 @@ __global__ void __launch_bounds__(128) decode_team(const __grid_constant__ sheaf
     if (in.overlap) launch_next();
     const uint32_t kv_head = blockIdx.x % in.n_kv_heads, rest = blockIdx.x / in.n_kv_heads;
     const uint32_t tile = rest % tiles, index = rest / tiles;
-    const uint32_t bytes = (uint32_t)ring_bytes<C, D>((int)in.slots);
+    const uint32_t bytes = ring_bytes<C, D>(in.slots, in.sums);
     unsigned char *shared = all + warp * bytes;
     const sheaf__cuda_unit unit = unit_load(in.units + index);
     if (unit.first_leaf == unit.end_leaf) {

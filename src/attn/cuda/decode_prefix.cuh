@@ -271,7 +271,7 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
     }
     if (in.n_units != 0) {
         const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
-        const size_t bytes = (size_t)ring_bytes<C, D>((int)in.slots) * in.warps;
+        const size_t bytes = (size_t)ring_bytes<C, D>(in.slots, in.sums) * in.warps;
         cudaError_t error =
             in.team ? launch(decode_team<C, D, PRECISE>, tasks, dim3(128), bytes, stream, false, in)
                     : launch(decode_units<C, D, PRECISE>, (tasks + in.warps - 1) / in.warps,
@@ -289,11 +289,15 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 template <uint32_t C>
 static cudaError_t run_codec(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
-    const bool precise = in.io_dtype == F32 || (C == BF16 && in.io_dtype == F16);
-    if (in.dim == 64) return precise ? run<C, 64, true>(in, stream) : run<C, 64, false>(in, stream);
-    if (in.dim == 128)
-        return precise ? run<C, 128, true>(in, stream) : run<C, 128, false>(in, stream);
-    return precise ? run<C, 256, true>(in, stream) : run<C, 256, false>(in, stream);
+    // f16 holds P well enough for any output, and queries in two parts cost next to nothing
+    if constexpr (C == BF16) {
+        if (in.io_dtype == BF16 && in.dim == 64) return run<C, 64, false>(in, stream);
+        if (in.io_dtype == BF16 && in.dim == 128) return run<C, 128, false>(in, stream);
+        if (in.io_dtype == BF16) return run<C, 256, false>(in, stream);
+    }
+    if (in.dim == 64) return run<C, 64, true>(in, stream);
+    if (in.dim == 128) return run<C, 128, true>(in, stream);
+    return run<C, 256, true>(in, stream);
 }
 
 } // namespace sheaf_cuda

@@ -19,8 +19,8 @@
 #define DEFAULT_PREFIX  (2 * SHEAF__CUDA_SPAN)
 #define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
 #define WARPS_AT_ONCE   4 /* of a multiprocessor, by the rings that fit its shared memory */
-#define UNITS_A_WARP    2
-#define MAX_UNIT_CHUNKS 32
+#define DEFAULT_SLOTS   3
+#define MAX_SHARED      (227 * 1024) /* bytes of a block, of compute capability 9.0 */
 
 typedef struct set {
     uint32_t leader, spans, n_members, part;
@@ -182,7 +182,18 @@ static extent extent_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *sh
     return e;
 }
 
-/* Chunks of a unit, from those of the whole step. */
+/* Slots of a ring: as wished, or what the shared memory holds. */
+static uint32_t slots_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                         uint32_t wish)
+{
+    while (wish > 1 &&
+           l->warps * sheaf__cuda_ring_bytes(shape->codec, shape->dim, wish, l->sums) >
+               MAX_SHARED)
+        wish--;
+    return wish;
+}
+
+/* Chunks of a unit, from those of the whole step; and how warps and rings are laid out. */
 static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                             uint64_t chunks)
 {
@@ -191,17 +202,21 @@ static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shap
     uint64_t tasks = chunks * shape->n_kv_heads * ceil_div(group, 8);
     l->team = t->team != 0 ? t->team == 1 : tasks <= 2ull * shape->n_processors;
     l->overlap = t->overlap != 2;
+    l->sums = 1;
     if (l->team) {
-        l->slots = 2, l->warps = 4;
+        l->warps = 4;
+        l->slots = slots_of(l, shape, 2);
         return 1;
     }
-    l->slots = t->slots != 0 ? t->slots : shape->codec <= SHEAF_CODEC_BF16 ? 3 : 4;
+    uint32_t each = t->unit_chunks;
+    if (each == 0) {
+        uint64_t most = tasks / ((uint64_t)shape->n_processors * WARPS_AT_ONCE);
+        each = most < 2 ? 1 : most < 4 ? 2 : 4;
+    }
     l->warps = t->warps != 0 ? t->warps : 1;
-    if (t->unit_chunks != 0) return t->unit_chunks;
-    uint64_t each = tasks / ((uint64_t)shape->n_processors * WARPS_AT_ONCE * UNITS_A_WARP);
-    if (each < 1) return 1;
-    if (each < 4) return (uint32_t)each;
-    return (uint32_t)sheaf__min_u64(each / 4 * 4, MAX_UNIT_CHUNKS);
+    l->sums = each > 4 || each == 3 ? 2 : 1; /* three chunks may lie in two spans */
+    l->slots = slots_of(l, shape, t->slots != 0 ? t->slots : DEFAULT_SLOTS);
+    return each;
 }
 
 /* Cuts one item: units from chunks that are multiples of `each`, and what there is to merge. */
@@ -267,7 +282,7 @@ void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
 {
     l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
         0;
-    l->team = l->slots = l->warps = l->overlap = 0;
+    l->team = l->slots = l->warps = l->sums = l->overlap = 0;
     l->n_parts = l->prefix_tokens = 0;
 }
 

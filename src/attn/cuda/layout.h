@@ -45,7 +45,7 @@ typedef struct sheaf__cuda_layout {
     uint32_t n_units, n_merges, n_prefix_units, n_members;
     uint32_t n_sets;
     uint32_t merge_spans;
-    uint32_t team, slots, warps, overlap;
+    uint32_t team, slots, warps, sums, overlap;
     uint64_t n_parts;
     uint64_t prefix_tokens; /* that were not read again */
 } sheaf__cuda_layout;

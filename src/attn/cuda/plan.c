@@ -358,7 +358,8 @@ static void set_launch(sheaf_cuda_plan *plan)
     d.block_shift = sheaf__log2(plan->geometry.block_tokens);
     d.codec = plan->geometry.codec_k, d.dim = o->key_dim, d.io_dtype = plan->cuda.io_dtype;
     d.merge_spans = l->merge_spans;
-    d.team = l->team, d.slots = l->slots, d.warps = l->warps, d.overlap = l->overlap;
+    d.team = l->team, d.slots = l->slots, d.warps = l->warps, d.sums = l->sums;
+    d.overlap = l->overlap;
     memcpy(d.signs, sheaf__turbo4_signs, sizeof d.signs);
     if (memcmp(&d, &plan->launched, sizeof d) != 0) plan->generation++;
     plan->launched = d;
