@@ -98,13 +98,15 @@ static void rig_step(rig *r, bool decode)
         paint(r, n, held);
         const sheaf__table *table = &r->seqs[n][1]->room.tables[0];
         assert_true(r->n_rows + table->n_blocks <= 4096);
-        r->items[n] = (sheaf__cuda_item){.rows_at = r->n_rows,
-                                         .first_block = table->first_block,
-                                         .n_rows = table->n_blocks,
-                                         .n_tokens = pos + count,
-                                         .n_queries = count,
-                                         .first_pos = pos,
-                                         .query_at = r->batch.n_queries};
+        r->items[n] = (sheaf__cuda_item){
+            .rows_at = r->n_rows,
+            .first_block = table->first_block,
+            .n_rows = table->n_blocks,
+            .n_tokens = pos + count,
+            .n_queries = count,
+            .first_pos = pos,
+            .query_at = r->batch.n_queries,
+            .first_row = table->rows[pos / r->block_tokens - table->first_block]};
         memcpy(r->rows + r->n_rows, table->rows, table->n_blocks * sizeof r->rows[0]);
         r->n_rows += table->n_blocks;
         r->batch.n_queries += count;

@@ -57,7 +57,10 @@ static __device__ __forceinline__ unsigned char *segment_of(const append_args &a
     sheaf__cuda_item item = item_of(args.batch, query);
     uint32_t pos = item.first_pos + (query - item.query_at);
     uint32_t block = pos / args.block_tokens;
-    uint64_t row = args.batch.rows[item.rows_at + (block - item.first_block)];
+    /* of the block that most steps write to the item itself knows the row: one read less to wait for */
+    uint64_t row = block == item.first_pos / args.block_tokens
+                       ? item.first_row
+                       : args.batch.rows[item.rows_at + (block - item.first_block)];
     *slot = pos - block * args.block_tokens;
     return side.base + row * side.row_stride + head * side.head_stride;
 }
@@ -173,6 +176,14 @@ sheaf_status sheaf__cuda_append_batch(const sheaf__cuda_batch *batch,
     return launch(&args, (cudaStream_t)stream);
 }
 
+/* Whether an item's rows hold the positions of its queries. */
+static bool has_place(const sheaf__cuda_item *item, uint32_t block_tokens)
+{
+    uint64_t end = (uint64_t)item->first_pos + item->n_queries;
+    return end <= item->n_tokens && item->first_pos / block_tokens >= item->first_block &&
+           (end - 1) / block_tokens < (uint64_t)item->first_block + item->n_rows;
+}
+
 sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan, const sheaf_kv_view *layer,
                                const sheaf_cuda_source *source, void *stream)
 {
@@ -182,5 +193,7 @@ sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan, const sheaf_kv_view *layer
         return SHEAF_E_INVALID;
     sheaf__cuda_batch batch;
     SHEAF__TRY(sheaf__cuda_plan_tables(plan, layer, &batch));
+    for (uint32_t i = 0; i < batch.n_items; i++)
+        if (!has_place(&batch.host[i], layer->block_tokens)) return SHEAF_E_PLAN;
     return sheaf__cuda_append_batch(&batch, layer, source, stream);
 }

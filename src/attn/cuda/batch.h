@@ -25,8 +25,8 @@ typedef struct sheaf__cuda_item {
     uint32_t n_tokens;
     uint32_t n_queries;
     uint32_t first_pos;
-    uint32_t query_at; /* queries of the items before it */
-    uint32_t reserved;
+    uint32_t query_at;  /* queries of the items before it */
+    uint32_t first_row; /* the row of the block that holds first_pos */
 } sheaf__cuda_item;
 
 typedef struct sheaf__cuda_batch {

@@ -198,6 +198,8 @@ static sheaf_status set_items(sheaf_cuda_plan *plan, const sheaf_attn_item *item
     for (uint32_t i = 0; i < n_items; i++) {
         SHEAF__TRY(check_item(plan, &items[i], &views[i]));
         if (i != 0 && !same_geometry(&views[0], &views[i])) return SHEAF_E_PLAN;
+        uint32_t at = items[i].first_pos / views[i].block_tokens - views[i].first_block;
+        bool held = views[i].rows != NULL && at < views[i].n_rows;
         plan->items[i] = (sheaf__cuda_item){
             .rows_at = (uint32_t)*n_rows,
             .first_block = views[i].first_block,
@@ -206,6 +208,7 @@ static sheaf_status set_items(sheaf_cuda_plan *plan, const sheaf_attn_item *item
             .n_queries = items[i].n_queries,
             .first_pos = items[i].first_pos,
             .query_at = (uint32_t)*n_queries,
+            .first_row = held ? views[i].rows[at] : at,
         };
         *n_rows += views[i].n_rows;
         *n_queries += items[i].n_queries;
