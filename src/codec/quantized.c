@@ -16,7 +16,16 @@ const uint64_t sheaf__turbo4_signs[8] = {
 
 const sheaf__quantized_kernels *sheaf__quantized_kernels_of(uint32_t isa)
 {
-    return isa == SHEAF_ISA_SCALAR ? &sheaf__quantized_scalar : NULL;
+    switch (isa) {
+    case SHEAF_ISA_SCALAR: return &sheaf__quantized_scalar;
+#if defined(__x86_64__)
+    case SHEAF_ISA_AVX2: return &sheaf__quantized_avx2;
+    case SHEAF_ISA_AVX512: return &sheaf__quantized_avx512;
+#elif defined(__aarch64__)
+    case SHEAF_ISA_NEON: return &sheaf__quantized_neon;
+#endif
+    default: return NULL;
+    }
 }
 
 const sheaf__quantized_kernels *sheaf__quantized_kernels_best(void)
@@ -24,8 +33,7 @@ const sheaf__quantized_kernels *sheaf__quantized_kernels_best(void)
     static const sheaf__quantized_kernels *_Atomic known;
     const sheaf__quantized_kernels *best = atomic_load_explicit(&known, memory_order_acquire);
     if (best != NULL) return best;
-    best = sheaf__quantized_kernels_of(sheaf_isa_best());
-    if (best == NULL) best = &sheaf__quantized_scalar;
+    best = sheaf__quantized_kernels_of(sheaf_isa_best()); /* scalar at worst */
     atomic_store_explicit(&known, best, memory_order_release);
     return best;
 }

@@ -30,6 +30,12 @@ typedef struct sheaf__quantized_kernels {
 } sheaf__quantized_kernels;
 
 extern const sheaf__quantized_kernels sheaf__quantized_scalar;
+#if defined(__x86_64__)
+extern const sheaf__quantized_kernels sheaf__quantized_avx2;
+extern const sheaf__quantized_kernels sheaf__quantized_avx512;
+#elif defined(__aarch64__)
+extern const sheaf__quantized_kernels sheaf__quantized_neon;
+#endif
 
 /* Bit d % 64 of word d / 64: whether the rotation turns the sign of element d. */
 extern const uint64_t sheaf__turbo4_signs[8];

@@ -155,7 +155,6 @@ static void encode_turbo4(const unsigned char *from, uint32_t dtype, uint32_t di
     float gain = LEVELS_PER_SIGMA / sigma;
     rotate(x, dim);
     int32_t levels_squared = 0;
-    codes[(dim - 1) / 2] = SHEAF__TURBO4_ZERO; /* an odd row's last half byte */
     for (uint32_t d = 0; d < dim; d++) {
         uint32_t code = code_of(x[d] * gain);
         int32_t level = sheaf__turbo4_levels[code];
@@ -163,6 +162,7 @@ static void encode_turbo4(const unsigned char *from, uint32_t dtype, uint32_t di
         levels[d] = (float)level;
         levels_squared += level * level;
     }
+    if (dim % 2 != 0) put_code(codes, dim, SHEAF__TURBO4_ZERO & 15);
     float unit = dot(x, levels, dim) / (float)levels_squared;
     unit = unit * ldexpf(1.0f, half) * ldexpf(1.0f, rest);
     memcpy(scale, &unit, 4);
