@@ -42,16 +42,17 @@ static double mib(uint64_t bytes)
 
 void sheaf__cli_print_kv(FILE *out, const sheaf__model *model, const sheaf__kv *kv)
 {
-    const char *codec = sheaf_codec_name(model->options.codec_k);
+    const sheaf__kv_name name =
+        sheaf__cli_kv_name(model->options.codec_k, model->options.codec_v);
     if (kv->backend == SHEAF__KV_DENSE) {
         fprintf(out, "KV %s in a dense buffer: %.1f MiB held, %.1f MiB copied by growth\n",
-                codec, mib(sheaf__dense_bytes(kv->dense)),
+                name.text, mib(sheaf__dense_bytes(kv->dense)),
                 mib(sheaf__dense_bytes_copied(kv->dense)));
         return;
     }
     sheaf_pool_stats stats = SHEAF_POOL_STATS_INIT;
     if (sheaf_pool_stats_read(model->pool, &stats) != SHEAF_OK) return;
-    fprintf(out, "KV %s in blocks: %llu held, %.1f MiB in use, %.1f MiB reserved\n", codec,
+    fprintf(out, "KV %s in blocks: %llu held, %.1f MiB in use, %.1f MiB reserved\n", name.text,
             (unsigned long long)stats.blocks_held, mib(stats.bytes_in_use),
             mib(stats.bytes_reserved));
 }

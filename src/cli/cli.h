@@ -23,13 +23,43 @@ extern const sheaf__command sheaf__command_kv;
 extern const sheaf__command sheaf__command_demo;
 extern const sheaf__command sheaf__command_serve;
 
+/* How K and V are stored, as flags say it: codec_k and codec_v are `both` where they are not given
+ * (SHEAF_CODEC_COUNT). */
+typedef struct sheaf__kv_dtypes {
+    uint32_t both;
+    uint32_t k;
+    uint32_t v;
+} sheaf__kv_dtypes;
+
+#define SHEAF__KV_DTYPES_INIT                                                                  \
+    {                                                                                          \
+        .both = SHEAF_CODEC_BF16, .k = SHEAF_CODEC_COUNT, .v = SHEAF_CODEC_COUNT               \
+    }
+
+static inline uint32_t sheaf__kv_dtype_k(const sheaf__kv_dtypes *dtypes)
+{
+    return dtypes->k < SHEAF_CODEC_COUNT ? dtypes->k : dtypes->both;
+}
+
+static inline uint32_t sheaf__kv_dtype_v(const sheaf__kv_dtypes *dtypes)
+{
+    return dtypes->v < SHEAF_CODEC_COUNT ? dtypes->v : dtypes->both;
+}
+
+/* The codecs' names for people: "bf16", or "int8 and turbo4" where K and V differ. */
+typedef struct sheaf__kv_name {
+    char text[24];
+} sheaf__kv_name;
+
+sheaf__kv_name sheaf__cli_kv_name(uint32_t codec_k, uint32_t codec_v);
+
 /* Flags that every command with a model has. */
 typedef struct sheaf__model_flags {
     const char *path;
     uint32_t n_threads;
     uint32_t isa;
     uint32_t kv_backend;
-    uint32_t kv_dtype;
+    sheaf__kv_dtypes kv_dtypes;
     uint32_t attn_path;
     uint32_t ctx_size;
     uint32_t prefill_chunk;
@@ -37,10 +67,10 @@ typedef struct sheaf__model_flags {
     bool copy_weights;
 } sheaf__model_flags;
 
-/* Defaults: all zero but kv_dtype, which is bf16. */
+/* Defaults: all zero but kv_dtypes, which are bf16. */
 #define SHEAF__MODEL_FLAGS_INIT                                                                \
     {                                                                                          \
-        .kv_dtype = SHEAF_CODEC_BF16                                                           \
+        .kv_dtypes = SHEAF__KV_DTYPES_INIT                                                     \
     }
 
 /* Adds the model flags to a table, all but --kv-budget. */
@@ -49,8 +79,8 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags);
 /* Adds --kv-budget. */
 void sheaf__kv_budget_flag_add(uint64_t *value, sheaf__flags *flags);
 
-/* Of these, --kv-dtype alone. */
-void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags);
+/* Of these, --kv-dtype, --kv-dtype-k and --kv-dtype-v alone. */
+void sheaf__kv_dtype_flags_add(sheaf__kv_dtypes *values, sheaf__flags *flags);
 
 /* SHEAF_E_USAGE: --model is missing or empty. */
 sheaf_status sheaf__cli_need_model(const char *path, sheaf_error *err);

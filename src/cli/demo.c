@@ -324,7 +324,10 @@ static sheaf_status run_demo(demo_state *demo, bool *equal, sheaf_error *err)
            demo->model_flags.path, (double)demo->paged.model->weights->n_parameters * 1e-6,
            sheaf_threads_count(demo->paged.model->threads),
            sheaf_isa_name(demo->paged.model->options.isa),
-           sheaf_codec_name(demo->model_flags.kv_dtype), demo->n_prefix, demo->n_questions);
+           sheaf__cli_kv_name(demo->paged.model->options.codec_k,
+                              demo->paged.model->options.codec_v)
+               .text,
+           demo->n_prefix, demo->n_questions);
     SHEAF__TRY(sheaf__cli_flush(err));
     SHEAF__TRY(answer_all(demo, &demo->paged, err));
     SHEAF__TRY(answer_all(demo, &demo->dense, err));

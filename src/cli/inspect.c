@@ -19,7 +19,7 @@
 
 typedef struct inspect_state {
     const char *path;
-    uint32_t kv_dtype;
+    sheaf__kv_dtypes kv_dtypes;
     uint64_t budget_bytes;
     sheaf__config config;
     uint64_t n_parameters;
@@ -36,7 +36,7 @@ static sheaf_status parse(int argc, char **argv, inspect_state *s, bool *done, s
     sheaf__flags flags = {0};
     sheaf__flags_add(&flags, SHEAF__FLAG_TEXT, "model,m=DIR", &s->path,
                      "Hugging Face directory, or random:NAME[:layers=N]");
-    sheaf__kv_dtype_flag_add(&s->kv_dtype, &flags);
+    sheaf__kv_dtype_flags_add(&s->kv_dtypes, &flags);
     sheaf__flags_add(&flags, SHEAF__FLAG_BYTES, "budget=BYTES", &s->budget_bytes,
                      "memory for K and V (default: the machine's)");
     SHEAF__TRY(sheaf__flags_parse(&sheaf__command_inspect, &flags, argc, argv, done, err));
@@ -75,7 +75,8 @@ static sheaf_status open_pool(inspect_state *s, sheaf_error *err)
 {
     s->layers = calloc(s->config.n_layers, sizeof *s->layers);
     if (s->layers == NULL) return SHEAF_E_NO_MEMORY;
-    sheaf__forward_layout(&s->config, s->kv_dtype, s->kv_dtype, s->layers);
+    sheaf__forward_layout(&s->config, sheaf__kv_dtype_k(&s->kv_dtypes),
+                          sheaf__kv_dtype_v(&s->kv_dtypes), s->layers);
     sheaf_pool_options options = SHEAF_POOL_OPTIONS_INIT;
     options.layers = s->layers;
     options.n_layers = s->config.n_layers;
@@ -141,7 +142,9 @@ static void show_model(const inspect_state *s)
 static sheaf_status show_groups(const inspect_state *s)
 {
     uint32_t block = sheaf_pool_block_tokens(s->pool);
-    printf("KV            %s, blocks of %u tokens\n\n", sheaf_codec_name(s->kv_dtype), block);
+    sheaf__kv_name name =
+        sheaf__cli_kv_name(sheaf__kv_dtype_k(&s->kv_dtypes), sheaf__kv_dtype_v(&s->kv_dtypes));
+    printf("KV            %s, blocks of %u tokens\n\n", name.text, block);
     printf("group  layers  window  bytes/token  bytes/block   padding  blocks/slab    "
            "bytes/slab\n");
     for (uint32_t g = 0; g < sheaf_pool_groups(s->pool); g++) {
@@ -187,7 +190,7 @@ static int inspect_main(int argc, char **argv)
     sheaf_error err = {0};
     bool done = false;
     if (s == NULL) return sheaf__cli_fail("inspect", SHEAF_E_NO_MEMORY, NULL);
-    s->kv_dtype = SHEAF_CODEC_BF16;
+    s->kv_dtypes = (sheaf__kv_dtypes)SHEAF__KV_DTYPES_INIT;
     sheaf_status status = parse(argc, argv, s, &done, &err);
     if (status == SHEAF_OK && !done) status = inspect(s, &err);
     sheaf_status closed = sheaf_pool_close(s->pool);
@@ -200,7 +203,7 @@ static int inspect_main(int argc, char **argv)
 
 const sheaf__command sheaf__command_inspect = {
     .name = "inspect",
-    .arguments = "-m DIR [--kv-dtype TYPE] [--budget BYTES]",
+    .arguments = "-m DIR [--kv-dtype[-k|-v] TYPE] [--budget BYTES]",
     .summary = "show a model's sizes, and how many tokens fit",
     .details = "Nothing of the weights is read but their files' headers and the norms.\n",
     .run = inspect_main,

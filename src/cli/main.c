@@ -53,13 +53,29 @@ sheaf_status sheaf__cli_read_all(int fd, const char *name, sheaf__text *out, she
     }
 }
 
-void sheaf__kv_dtype_flag_add(uint32_t *value, sheaf__flags *flags)
+void sheaf__kv_dtype_flags_add(sheaf__kv_dtypes *values, sheaf__flags *flags)
 {
     /* in the order of SHEAF_CODEC_... */
-    static const char *const codecs[] = {"f32", "f16", "bf16", NULL};
-    sheaf__flag_choices(sheaf__flags_add(flags, SHEAF__FLAG_CHOICE, "kv-dtype=TYPE", value,
+    static const char *const codecs[] = {"f32", "f16", "bf16", "int8", "turbo4", NULL};
+    const uint32_t choice = SHEAF__FLAG_CHOICE;
+    sheaf__flag_choices(sheaf__flags_add(flags, choice, "kv-dtype=TYPE", &values->both,
                                          "how K and V are stored (default bf16)"),
                         codecs);
+    sheaf__flag_choices(sheaf__flags_add(flags, choice, "kv-dtype-k=TYPE", &values->k,
+                                         "how K is stored (default: --kv-dtype)"),
+                        codecs);
+    sheaf__flag_choices(sheaf__flags_add(flags, choice, "kv-dtype-v=TYPE", &values->v,
+                                         "how V is stored (default: --kv-dtype)"),
+                        codecs);
+}
+
+sheaf__kv_name sheaf__cli_kv_name(uint32_t codec_k, uint32_t codec_v)
+{
+    sheaf__kv_name name;
+    const char *k = sheaf_codec_name(codec_k), *v = sheaf_codec_name(codec_v);
+    bool same = codec_k == codec_v;
+    snprintf(name.text, sizeof name.text, "%s%s%s", k, same ? "" : " and ", same ? "" : v);
+    return name;
 }
 
 void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
@@ -80,7 +96,7 @@ void sheaf__model_flags_add(sheaf__model_flags *values, sheaf__flags *flags)
     sheaf__flag_choices(sheaf__flags_add(flags, choice, "kv-backend=KIND", &values->kv_backend,
                                          "where K and V live"),
                         backends);
-    sheaf__kv_dtype_flag_add(&values->kv_dtype, flags);
+    sheaf__kv_dtype_flags_add(&values->kv_dtypes, flags);
     sheaf__flag_choices(
         sheaf__flags_add(flags, choice, "attn=PATH", &values->attn_path, "attention path"),
         paths);
@@ -113,8 +129,8 @@ sheaf__model_options sheaf__model_flags_options(const sheaf__model_flags *values
         .n_threads = values->n_threads,
         .isa = values->isa,
         .kv_backend = values->kv_backend,
-        .codec_k = values->kv_dtype,
-        .codec_v = values->kv_dtype,
+        .codec_k = sheaf__kv_dtype_k(&values->kv_dtypes),
+        .codec_v = sheaf__kv_dtype_v(&values->kv_dtypes),
         .attn_path = values->attn_path,
         .ctx_size = values->ctx_size,
         .prefill_chunk = values->prefill_chunk,

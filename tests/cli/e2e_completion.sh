@@ -44,7 +44,7 @@ offers flags_follow_a_switch --top-p,--top-k run --chat --top
 offers choices_are_offered auto,scalar,avx2,avx512,neon run --isa ""
 offers a_choice_is_completed dense chat --kv-backend d
 offers a_choice_is_completed_after_an_equals_sign bf16 inspect --kv-dtype = b
-offers choices_are_offered_after_an_equals_sign f32,f16,bf16 inspect --kv-dtype =
+offers choices_are_offered_after_an_equals_sign f32,f16,bf16,int8,turbo4 inspect --kv-dtype =
 offers words_for_bytes_are_offered auto,none serve --kv-cache-budget ""
 offers directories_follow_m "$work/models,$work/more models" run -m "$work/mo"
 offers directories_follow_model "$work/models,$work/more models" inspect --model "$work/mo"

@@ -52,10 +52,12 @@ for flag in threads ctx-size prefill-chunk max-tokens top-k seed kv-budget temp 
     done
 done
 refused a_context_beyond_the_model_is_refused 1 "8193 positions is beyond the model's 8192" run -m $demo -p a --ctx-size 8193
-for flag in isa kv-backend attn kv-dtype; do
+for flag in isa kv-backend attn kv-dtype kv-dtype-k kv-dtype-v; do
     refused "--${flag}=''_is_refused" 2 "^sheaf run: --$flag: '' is not one of " run -m $demo -p a --$flag ""
 done
-refused an_unknown_kv_dtype_is_refused 2 "one of f32 f16 bf16" run -m $demo -p a --kv-dtype int3
+refused an_unknown_kv_dtype_is_refused 2 "one of f32 f16 bf16 int8 turbo4" run -m $demo -p a --kv-dtype int3
+refused an_unknown_kv_dtype_k_is_refused 2 "^sheaf run: --kv-dtype-k: .int3. is not one of f32 f16" run -m $demo -p a --kv-dtype-k int3
+refused an_unknown_kv_dtype_v_is_refused 2 "^sheaf run: --kv-dtype-v: .turbo. is not one of f32 f16" run -m $demo -p a --kv-dtype-v turbo
 refused an_unknown_backend_is_refused 2 "one of paged dense" run -m $demo -p a --kv-backend cloud
 refused a_budget_with_an_odd_suffix_is_refused 2 "--kv-budget: '3MB'" run -m $demo -p a --kv-budget 3MB
 refused a_budget_for_the_dense_backend_is_refused 1 "binds the paged backend only" run -m $demo -p a \
@@ -102,7 +104,7 @@ refused chat_refuses_an_unknown_template 2 "chatml" chat -m $demo --chat-templat
 refused chat_names_a_missing_directory 1 "no-such-dir" chat -m no-such-dir
 refused chat_asks_for_a_template 1 "--chat-template" chat -m random:qwen3-0.6b:layers=1
 refused inspect_asks_for_a_missing_model 2 "--model" inspect
-refused inspect_refuses_an_unknown_kv_dtype 2 "one of f32 f16 bf16" inspect -m $demo --kv-dtype int3
+refused inspect_refuses_an_unknown_kv_dtype 2 "one of f32 f16 bf16 int8 turbo4" inspect -m $demo --kv-dtype int3
 refused inspect_refuses_an_odd_budget 2 "--budget: '3MB'" inspect -m $demo --budget 3MB
 refused inspect_refuses_a_budget_below_one_block 1 "one block of each group takes 131072 bytes" inspect -m $demo --budget 127KiB
 refused inspect_names_a_missing_directory 1 "no-such-dir" inspect -m no-such-dir

@@ -130,8 +130,16 @@ static void parameters_and_bytes_are_those_of_the_files(void **state)
     }
 }
 
-/* The bytes of every group for one type of `size` bytes. */
-static void check_sizes(const char *model, const char *flags, uint64_t size)
+static uint64_t row_bytes(uint32_t codec, uint32_t dim)
+{
+    uint64_t bytes = 0;
+    assert_int_equal(sheaf_codec_segment_bytes(codec, 1, dim, &bytes), SHEAF_OK);
+    return bytes;
+}
+
+/* The bytes of every group, K and V being stored so. */
+static void check_sizes(const char *model, const char *flags, uint32_t codec_k,
+                        uint32_t codec_v)
 {
     report r;
     sheaf__config c;
@@ -142,7 +150,8 @@ static void check_sizes(const char *model, const char *flags, uint64_t size)
         const group *said = &r.groups[g];
         uint32_t n = 0;
         for (uint32_t i = 0; i < c.n_layers; i++) n += c.window[i] == said->window;
-        uint64_t token = 2ull * n * c.n_kv_heads * c.head_dim * size;
+        uint64_t token = 1ull * n * c.n_kv_heads *
+                         (row_bytes(codec_k, c.head_dim) + row_bytes(codec_v, c.head_dim));
         assert_int_equal(said->n_layers, n);
         assert_int_equal(said->token_bytes, token);
         assert_int_equal(said->block_bytes, BLOCK * token + said->padding);
@@ -157,9 +166,12 @@ static void bytes_of_keys_and_values_are_those_of_the_layers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_MODELS; i++) {
-        check_sizes(models[i], "", 2);
-        check_sizes(models[i], "--kv-dtype f16", 2);
-        check_sizes(models[i], "--kv-dtype f32", 4);
+        check_sizes(models[i], "", SHEAF_CODEC_BF16, SHEAF_CODEC_BF16);
+        check_sizes(models[i], "--kv-dtype f32", SHEAF_CODEC_F32, SHEAF_CODEC_F32);
+        check_sizes(models[i], "--kv-dtype int8", SHEAF_CODEC_INT8, SHEAF_CODEC_INT8);
+        check_sizes(models[i], "--kv-dtype f16 --kv-dtype-v turbo4", SHEAF_CODEC_F16,
+                    SHEAF_CODEC_TURBO4);
+        check_sizes(models[i], "--kv-dtype-k int8", SHEAF_CODEC_INT8, SHEAF_CODEC_BF16);
     }
 }
 

@@ -62,6 +62,13 @@ tap_equal "the_demo_model_answers_from_its_system_message" "It is on shelf 12." 
 "$sheaf" run -m $demo --system "$catalogue" -p "Where is item 381 kept?" >/dev/null 2>"$work/figures"
 tap_equal "figures_go_to_standard_error" 2 "$(wc -l <"$work/figures")"
 
+for types in "--kv-dtype int8" "--kv-dtype turbo4" "--kv-dtype int8 --kv-dtype-v turbo4" "--kv-dtype-k turbo4"; do
+    tap_equal "the_demo_model_answers_with_$types" "It is on shelf 12." \
+        "$("$sheaf" run -m $demo -q $types --system "$catalogue" -p "Where is item 381 kept?")"
+done
+tap_equal "figures_name_both_types" 1 "$("$sheaf" run -m $demo -p a -n 1 --kv-dtype int8 --kv-dtype-v turbo4 2>&1 >/dev/null |
+    grep -c "KV int8 and turbo4 in blocks")"
+
 tap_equal "a_random_model_answers" 4 \
     "$("$sheaf" run -m random:qwen3-0.6b:layers=1 -q -p abc -n 4 --ids --kv-budget 64MiB | wc -w)"
 
