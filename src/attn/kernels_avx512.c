@@ -23,7 +23,7 @@
 
 #    define NOINLINE __attribute__((noinline))
 #    define FEW_ROWS 16 /* below: the form for few rows */
-#    define STEP     16 /* positions of V between changes of the output columns */
+#    define STEP     32 /* positions of V between changes of the output columns */
 
 /* --- few rows ----------------------------------------------------------------------------- */
 
@@ -130,6 +130,47 @@ static void few_weigh(const sheaf__attn_split *in, uint32_t row, float *s)
     }
 }
 
+/* Vectors of values lie in two orders while they are summed: as they are, or, where codes of four bits
+ * are unpacked, two vectors at a time as their even and their odd numbers. */
+INLINE int is_halved(const uint32_t codec, const int vecs, const int whole)
+{
+    return codec == SHEAF_CODEC_TURBO4 && whole && vecs % 2 == 0;
+}
+
+/* Two vectors to even and odd numbers. */
+INLINE void part_halves(__m512 v[2])
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512 evens = _mm512_permutex2var_ps(v[0], even, v[1]);
+    v[1] = _mm512_permutex2var_ps(v[0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), v[1]);
+    v[0] = evens;
+}
+
+/* And back. */
+INLINE void join_halves(__m512 v[2])
+{
+    const __m512i low =
+        _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    __m512 first = _mm512_permutex2var_ps(v[0], low, v[1]);
+    v[1] = _mm512_permutex2var_ps(v[0], _mm512_add_epi32(low, _mm512_set1_epi32(8)), v[1]);
+    v[0] = first;
+}
+
+/* `vecs` vectors of a row of values, from vector c on, in their order. */
+INLINE void widen_columns(const uint32_t codec, const int vecs, const int whole,
+                          const unsigned char *row, uint32_t c, uint32_t dim, __m512 v[8])
+{
+    for (int j = 0; j < vecs; j++) {
+        uint32_t i = c + (uint32_t)j;
+        if (!is_halved(codec, vecs, whole))
+            v[j] = whole ? widen16(codec, row + bytes_of(codec, i * W))
+                         : widen_at(codec, row, i, dim);
+        else if (j % 2 == 0)
+            widen_halves(row + bytes_of(codec, i * W), v + j);
+    }
+}
+
 /* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
  * Each pass fetches its own columns of what is read later.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
@@ -138,27 +179,28 @@ INLINE void few_values_columns(const uint32_t codec, const int rows, const int v
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
     const size_t from = bytes_of(codec, c * W), to = bytes_of(codec, (c + (uint32_t)vecs) * W);
+    const int halved = is_halved(codec, vecs, whole);
     __m512 sum[4][8];
-    for (int r = 0; r < rows; r++)
+    o += (size_t)c * W;
+    for (int r = 0; r < rows; r++) {
         for (int j = 0; j < vecs; j++)
-            sum[r][j] = _mm512_load_ps(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W);
+            sum[r][j] = _mm512_load_ps(o + (size_t)r * in->o_stride + (size_t)j * W);
+        for (int j = 0; halved && j < vecs; j += 2) part_halves(sum[r] + j);
+    }
     for (uint32_t p = a; p < b; p++) {
-        const unsigned char *row = in->v[p];
         if (from % SHEAF__ATTN_LINE == 0) sheaf__attn_fetch_after_value(in, p, from, to);
         __m512 v[8];
-        for (int j = 0; j < vecs; j++) {
-            uint32_t i = c + (uint32_t)j;
-            v[j] = whole ? widen16(codec, row + bytes_of(codec, i * W))
-                         : widen_at(codec, row, i, in->value_dim);
-        }
+        widen_columns(codec, vecs, whole, in->v[p], c, in->value_dim, v);
         for (int r = 0; r < rows; r++) {
             __m512 w = _mm512_set1_ps(s[(size_t)r * SPLIT + p]);
             for (int j = 0; j < vecs; j++) sum[r][j] = _mm512_fmadd_ps(w, v[j], sum[r][j]);
         }
     }
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
+        for (int j = 0; halved && j < vecs; j += 2) join_halves(sum[r] + j);
         for (int j = 0; j < vecs; j++)
-            _mm512_store_ps(o + (size_t)r * in->o_stride + (c + (uint32_t)j) * W, sum[r][j]);
+            _mm512_store_ps(o + (size_t)r * in->o_stride + (size_t)j * W, sum[r][j]);
+    }
 }
 
 /* The same for all columns. */
@@ -259,6 +301,14 @@ INLINE void few_outputs(const uint32_t codec, const sheaf__attn_split *in, const
     }
 }
 
+static void few_levels(const sheaf__attn_split *in, float *s)
+{
+    if (sheaf__levels_vnni_is_here())
+        sheaf__levels_vnni_few(in, s);
+    else
+        sheaf__levels_avx512_few(in, s);
+}
+
 static void few_split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
     float *s = in->scratch;
@@ -267,7 +317,7 @@ static void few_split(const sheaf__attn_split *in, sheaf__attn_part out)
     case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, q, s); break;
     case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, q, s); break;
     case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, q, s); break;
-    default: sheaf__levels_avx512_few(in, s); break;
+    default: few_levels(in, s); break;
     }
     for (uint32_t r = 0; r < in->n_rows; r++) {
         few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
@@ -525,7 +575,10 @@ static void pack(const sheaf__attn_split *in)
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
     if (sheaf__codec_is_quantized(in->codec_k)) {
-        sheaf__levels_pack(in, in->n_rows < FEW_ROWS ? 0 : many_stride(in->n_rows), 2);
+        if (in->n_rows < FEW_ROWS && sheaf__levels_vnni_is_here())
+            sheaf__levels_vnni_pack(in);
+        else
+            sheaf__levels_pack(in, in->n_rows < FEW_ROWS ? 0 : many_stride(in->n_rows), 2);
         return;
     }
     if (in->n_rows < FEW_ROWS) {

@@ -38,6 +38,16 @@ INLINE __m512 widen_turbo4(const unsigned char *p)
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, shift), levels);
 }
 
+/* The levels of 32 codes of four bits from p: even numbers, odd numbers. */
+INLINE void widen_halves(const unsigned char *p, __m512 v[2])
+{
+    const __m512 levels = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+        _mm_loadu_si128((const __m128i *)(const void *)sheaf__turbo4_levels)));
+    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    v[0] = _mm512_permutexvar_ps(codes, levels);
+    v[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), levels);
+}
+
 /* Sixteen numbers of a codec from p; of a quantized one, levels. */
 INLINE __m512 widen16(const uint32_t codec, const unsigned char *p)
 {
@@ -209,5 +219,11 @@ INLINE uint32_t many_stride(uint32_t n_rows)
  * s: [n_rows, SPLIT]; many: [SPLIT, stride]. */
 void sheaf__levels_avx512_few(const sheaf__attn_split *in, float *s);
 void sheaf__levels_avx512_many(const sheaf__attn_split *in, float *s);
+
+/* levels_vnni_avx512.c: whether the processor has what it needs, and the same for few rows by it,
+ * with a packing of its own. */
+int sheaf__levels_vnni_is_here(void);
+void sheaf__levels_vnni_pack(const sheaf__attn_split *in);
+void sheaf__levels_vnni_few(const sheaf__attn_split *in, float *s);
 
 #endif
