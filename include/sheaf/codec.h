@@ -17,12 +17,12 @@
  * overflow gives infinity, denormals are kept, NaN stays NaN (quieted, payload truncated). Widening
  * is exact.
  *
- * What quantized rows lose (tests/codec/test_quantized.c): int8 misses no number by more than 1/253 of
- * the row's largest magnitude, if that is at least 2^-118. The norm of turbo4's error is a tenth of the
- * row's: in rows of 64 numbers and more 0.115 on average and 0.25 at most. Where the dimension is no
- * power of two, a few numbers much larger than the others are not spread as well (0.35 and 0.5); 0.8
- * is not passed even by rows made to be uneven after the rotation. A row with one number
- * that is not zero is kept to within rounding if its dimension is a power of two.
+ * What quantized rows lose, as tests/codec/test_quantized_rows.c has it: int8 misses no number by
+ * more than 1/253 of the row's largest magnitude, if that is at least 2^-118. The norm of turbo4's
+ * error is a tenth of the row's: in rows of 64 numbers and more 0.115 on average and 0.25 at most.
+ * Where the dimension is no power of two, a few numbers much larger than the others are not spread as
+ * well (0.35 and 0.5); 0.8 is not passed even by rows made to be uneven after the rotation. A row with
+ * one number that is not zero is kept to within rounding if its dimension is a power of two.
  *
  * A quantized row that holds a NaN or an infinity decodes to NaN throughout; a zero row to zeros.
  */

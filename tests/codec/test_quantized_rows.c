@@ -1,4 +1,4 @@
-/* tests/codec/test_quantized.c - int8 and turbo4: the document's example, what they lose, rows that
+/* tests/codec/test_quantized_rows.c - int8 and turbo4: the document's example, what they lose, rows that
  * are special, and the tables they are made from. */
 #include "quantized_rows.h"
 
