@@ -25,13 +25,15 @@ static bool is_wgmma_shape(const sheaf_kv_view *view, uint32_t io_dtype)
     return (f16 || (bf16 && io_dtype != SHEAF_DTYPE_F32)) && view->block_tokens >= 8;
 }
 
+/* Of two kernels for bf16 and f16 the one that was faster (docs/perf-log.md). */
 static uint32_t resolve(const sheaf_kv_view *view, uint32_t io_dtype, uint32_t kernel)
 {
     if (!is_shape(view)) return SHEAF__CUDA_PREFILL_BEST;
-    if (kernel == SHEAF__CUDA_PREFILL_BEST) return SHEAF__CUDA_PREFILL_MMA;
     if (kernel == SHEAF__CUDA_PREFILL_MMA) return kernel;
-    if (is_wgmma_shape(view, io_dtype)) return kernel;
-    return SHEAF__CUDA_PREFILL_BEST;
+    bool wgmma = is_wgmma_shape(view, io_dtype);
+    if (kernel != SHEAF__CUDA_PREFILL_BEST) return wgmma ? kernel : 0u;
+    if (!wgmma) return SHEAF__CUDA_PREFILL_MMA;
+    return view->key_dim == 256 ? SHEAF__CUDA_PREFILL_WGMMA : SHEAF__CUDA_PREFILL_PINGPONG;
 }
 
 uint32_t sheaf__cuda_prefill_rows(const sheaf_kv_view *view, uint32_t io_dtype, uint32_t kernel)

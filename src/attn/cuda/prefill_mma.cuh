@@ -8,7 +8,7 @@
  *     queries [rows], then what bf16 left of them if SPLIT      operands (prefill_tile.cuh)
  *     keys [KT], values [KT]                                    operands
  *     factor [rows], key scales [KT], value scales [KT] f32
- *     turbo4: [256] the two levels of a byte, bf16
+ *     turbo4: [256] the two levels of a byte for values, then for keys
  *     at the end, over it all: [rows][D] f32 results
  */
 #ifndef SHEAF_ATTN_CUDA_PREFILL_MMA_CUH
@@ -26,7 +26,7 @@ template <int D, bool SPLIT> struct mma_shape {
     static const uint32_t OPERANDS = ROWS * D * 2 * (SPLIT ? 2 : 1) + 2 * KT * D * 2;
     static const uint32_t RESULTS = ROWS * D * 4;
     static const uint32_t NUMBERS = OPERANDS > RESULTS ? OPERANDS : RESULTS;
-    static const uint32_t BYTES = NUMBERS + ROWS * 4 + KT * 8 + 1024;
+    static const uint32_t BYTES = NUMBERS + ROWS * 4 + KT * 8 + 2048;
 };
 
 static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there)
@@ -114,14 +114,15 @@ static __device__ __forceinline__ void copy_numbers(const mma_source &s, uint32_
     copy_commit();
 }
 
+template <bool F16>
 static __device__ __forceinline__ uint32_t int8_pair(uint32_t word, int shift)
 {
-    return pack_pair<false>((float)(signed char)(word >> shift),
-                            (float)(signed char)(word >> (shift + 8)));
+    return pack_pair<F16>((float)(signed char)(word >> shift),
+                          (float)(signed char)(word >> (shift + 8)));
 }
 
 /* Levels of 16 encoded bytes of a key, from byte `first` of its row on. */
-template <int CODEC, int KT>
+template <int CODEC, int KT, bool F16>
 static __device__ __forceinline__ void
 put_levels(unsigned char *to, uint32_t key, uint32_t first, uint4 codes, const uint32_t *pairs)
 {
@@ -130,8 +131,9 @@ put_levels(unsigned char *to, uint32_t key, uint32_t first, uint4 codes, const u
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             uint32_t u = word[2 * i], v = word[2 * i + 1];
-            *(uint4 *)(to + operand_at(KT, key, first + 8 * i)) = make_uint4(
-                int8_pair(u, 0), int8_pair(u, 16), int8_pair(v, 0), int8_pair(v, 16));
+            *(uint4 *)(to + operand_at(KT, key, first + 8 * i)) =
+                make_uint4(int8_pair<F16>(u, 0), int8_pair<F16>(u, 16), int8_pair<F16>(v, 0),
+                           int8_pair<F16>(v, 16));
         }
     } else {
 #pragma unroll
@@ -144,7 +146,7 @@ put_levels(unsigned char *to, uint32_t key, uint32_t first, uint4 codes, const u
 }
 
 /* The key tile at `start` as levels, and its scales; what is not there is zero. */
-template <int D, int KT, int CODEC>
+template <int D, int KT, int CODEC, bool F16>
 static __device__ __forceinline__ void copy_levels(const mma_source &s, uint32_t start,
                                                    unsigned char *to, float *scales,
                                                    const uint32_t *pairs)
@@ -174,11 +176,11 @@ static __device__ __forceinline__ void copy_levels(const mma_source &s, uint32_t
     for (int i = 0; i * MMA_THREADS < vectors; i++) {
         uint32_t at = threadIdx.x + i * MMA_THREADS;
         uint32_t key = at / (row_bytes / 16), first = at % (row_bytes / 16) * 16;
-        if (at < vectors) put_levels<CODEC, KT>(to, key, first, codes[i], pairs);
+        if (at < vectors) put_levels<CODEC, KT, F16>(to, key, first, codes[i], pairs);
     }
 }
 
-template <int D, int KT, int CODEC>
+template <int D, int KT, int CODEC, bool F16>
 static __device__ __forceinline__ void copy_tile(const mma_source &s, uint32_t start,
                                                  unsigned char *to, float *scales,
                                                  const uint32_t *pairs)
@@ -186,7 +188,7 @@ static __device__ __forceinline__ void copy_tile(const mma_source &s, uint32_t s
     if constexpr (CODEC == SHEAF_CODEC_BF16 || CODEC == SHEAF_CODEC_F16)
         copy_numbers<D, KT>(s, start, (uint32_t)__cvta_generic_to_shared(to));
     else
-        copy_levels<D, KT, CODEC>(s, start, to, scales, pairs);
+        copy_levels<D, KT, CODEC, F16>(s, start, to, scales, pairs);
 }
 
 static __device__ __forceinline__ mma_source source_of(const sheaf__cuda_prefill &a,
@@ -371,13 +373,15 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     const bool F16 = CODEC == SHEAF_CODEC_F16;
     const bool SCALED = CODEC == SHEAF_CODEC_INT8 || CODEC == SHEAF_CODEC_TURBO4;
     const bool ROTATE = CODEC == SHEAF_CODEC_TURBO4;
+    const bool KEYS_F16 =
+        F16 || (SCALED && !SPLIT); /* f16 holds levels too, and queries better */
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned char *queries = shared;
     unsigned char *keys = queries + ROWS * D * 2 * (SPLIT ? 2 : 1);
     unsigned char *values = keys + KT * D * 2;
     float *factor = (float *)(shared + shape::NUMBERS);
     float *key_scales = factor + ROWS, *value_scales = key_scales + KT;
-    uint32_t *pairs = (uint32_t *)(value_scales + KT);
+    uint32_t *pairs = (uint32_t *)(value_scales + KT), *key_pairs = pairs + 256;
     const prefill_work w = work_of(a, blockIdx.x, ROWS);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
 
@@ -386,16 +390,18 @@ static __global__ void __launch_bounds__(MMA_THREADS)
         const uint64_t high = 0x7f604b3a2c1f1206ull; /* 6 .. 127 */
         for (uint32_t b = threadIdx.x; b < 256; b += MMA_THREADS) {
             uint32_t u = b & 15, v = b >> 4;
-            pairs[b] =
-                pack_pair<false>((float)(signed char)((u < 8 ? low : high) >> (u & 7) * 8),
-                                 (float)(signed char)((v < 8 ? low : high) >> (v & 7) * 8));
+            float x = (float)(signed char)((u < 8 ? low : high) >> (u & 7) * 8);
+            float y = (float)(signed char)((v < 8 ? low : high) >> (v & 7) * 8);
+            pairs[b] = pack_pair<false>(x, y);
+            key_pairs[b] = pack_pair<KEYS_F16>(x, y);
         }
     }
     unsigned char *low = SPLIT ? queries + ROWS * D * 2 : NULL;
     if constexpr (ROTATE)
-        load_rotated<D>(a, w, MMA_THREADS / 32, ROWS, queries, low, factor);
+        load_rotated<D, KEYS_F16>(a, w, MMA_THREADS / 32, ROWS, queries, low, factor);
     else
-        load_queries<D, F16, ROWS, MMA_THREADS>(a, w, threadIdx.x, 0, queries, low, factor);
+        load_queries<D, KEYS_F16, ROWS, MMA_THREADS>(a, w, threadIdx.x, 0, queries, low,
+                                                     factor);
     __syncthreads();
 
     mma_row rows[MT][2];
@@ -419,17 +425,18 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     const uint32_t shared_k = (uint32_t)__cvta_generic_to_shared(keys);
     const uint32_t shared_v = (uint32_t)__cvta_generic_to_shared(values);
     uint32_t start = w.first_key / KT * KT;
-    if (start < w.end_key) copy_tile<D, KT, CODEC>(from_k, start, keys, key_scales, pairs);
+    if (start < w.end_key)
+        copy_tile<D, KT, CODEC, KEYS_F16>(from_k, start, keys, key_scales, key_pairs);
     for (; start < w.end_key; start += KT) {
         float s[MT][KT / 8][4];
         copy_wait();
         __syncthreads(); /* keys are here; nobody reads the last values any more */
-        copy_tile<D, KT, CODEC>(from_v, start, values, value_scales, pairs);
-        scores<D, MT, KT, ROWS, F16, SPLIT>(s, shared_q, shared_k, warp * 16 * MT);
+        copy_tile<D, KT, CODEC, F16>(from_v, start, values, value_scales, pairs);
+        scores<D, MT, KT, ROWS, KEYS_F16, SPLIT>(s, shared_q, shared_k, warp * 16 * MT);
         copy_wait();
         __syncthreads(); /* values are here; nobody reads the keys any more */
         if (!SCALED && start + KT < w.end_key)
-            copy_tile<D, KT, CODEC>(from_k, start + KT, keys, key_scales, pairs);
+            copy_tile<D, KT, CODEC, KEYS_F16>(from_k, start + KT, keys, key_scales, key_pairs);
 #pragma unroll
         for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -444,7 +451,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
             }
         if (SCALED) __syncthreads(); /* nobody reads the key scales any more */
         if (SCALED && start + KT < w.end_key)
-            copy_tile<D, KT, CODEC>(from_k, start + KT, keys, key_scales, pairs);
+            copy_tile<D, KT, CODEC, KEYS_F16>(from_k, start + KT, keys, key_scales, key_pairs);
         weigh<D, MT, KT, F16, SPLIT>(o, s, shared_v);
     }
 

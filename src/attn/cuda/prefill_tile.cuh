@@ -191,7 +191,7 @@ static __device__ __forceinline__ float row_factor(const sheaf__cuda_prefill &a,
 
 /* Rotated queries: rows [0, rows) of a block of 32 `step` threads, a row a warp, into an operand;
  * low: what bf16 leaves of them, or null. */
-template <int D>
+template <int D, bool F16>
 static __device__ void load_rotated(const sheaf__cuda_prefill &a, const prefill_work &w,
                                     uint32_t step, uint32_t rows, unsigned char *high,
                                     unsigned char *low, float *factor)
@@ -207,15 +207,18 @@ static __device__ void load_rotated(const sheaf__cuda_prefill &a, const prefill_
             if (a.scale < 0) x[i] = -x[i];
         }
         rotate_row<D, false>(x, lane);
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) largest = fmaxf(largest, fabsf(x[i]));
+        float2 power = F16 ? row_power<32>(largest) : make_float2(1, 1);
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
             uint32_t to = operand_at(rows, r, lane + 32 * i);
-            __nv_bfloat16 h = __float2bfloat16_rn(x[i]);
-            *(__nv_bfloat16 *)(high + to) = h;
-            if (low != NULL)
-                *(__nv_bfloat16 *)(low + to) = __float2bfloat16_rn(x[i] - __bfloat162float(h));
+            uint32_t h = pack_pair<F16>(x[i] * power.x, 0);
+            *(uint16_t *)(high + to) = (uint16_t)h;
+            if (!F16 && low != NULL) *(uint16_t *)(low + to) = (uint16_t)pack_rest(x[i], 0, h);
         }
-        if (lane == 0) factor[r] = row_factor(a, 1);
+        if (lane == 0) factor[r] = row_factor(a, power.y);
     }
 }
 
