@@ -130,11 +130,11 @@ static void few_weigh(const sheaf__attn_split *in, uint32_t row, float *s)
     }
 }
 
-/* Vectors of values lie in two orders while they are summed: as they are, or, where codes of four bits
- * are unpacked, two vectors at a time as their even and their odd numbers. */
+/* Vectors of values lie in two orders while they are summed: as they are, or, where that takes fewer
+ * instructions to widen, two vectors at a time as their even and their odd numbers. */
 INLINE int is_halved(const uint32_t codec, const int vecs, const int whole)
 {
-    return codec == SHEAF_CODEC_TURBO4 && whole && vecs % 2 == 0;
+    return (codec == SHEAF_CODEC_BF16 || codec == SHEAF_CODEC_TURBO4) && whole && vecs % 2 == 0;
 }
 
 /* Two vectors to even and odd numbers. */
@@ -167,7 +167,7 @@ INLINE void widen_columns(const uint32_t codec, const int vecs, const int whole,
             v[j] = whole ? widen16(codec, row + bytes_of(codec, i * W))
                          : widen_at(codec, row, i, dim);
         else if (j % 2 == 0)
-            widen_halves(row + bytes_of(codec, i * W), v + j);
+            widen_halves(codec, row + bytes_of(codec, i * W), v + j);
     }
 }
 

@@ -38,9 +38,15 @@ INLINE __m512 widen_turbo4(const unsigned char *p)
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, shift), levels);
 }
 
-/* The levels of 32 codes of four bits from p: even numbers, odd numbers. */
-INLINE void widen_halves(const unsigned char *p, __m512 v[2])
+/* 32 numbers of bf16 or levels of turbo4 from p: even numbers, odd numbers. */
+INLINE void widen_halves(const uint32_t codec, const unsigned char *p, __m512 v[2])
 {
+    if (codec == SHEAF_CODEC_BF16) {
+        __m512i x = _mm512_loadu_si512(p);
+        v[0] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+        v[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+        return;
+    }
     const __m512 levels = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
         _mm_loadu_si128((const __m128i *)(const void *)sheaf__turbo4_levels)));
     __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
