@@ -1,0 +1,24 @@
+/* cuda/test_cuda_model.c - the model of a pool (pool/model_world.h) on a GPU: taking, sharing,
+ * retiring, copying and compacting blocks against a naive reference, contents included. */
+#include "gpu.h"
+
+#include "pool/model_world.h"
+
+static void a_pool_on_a_gpu_behaves_as_the_reference(void **state)
+{
+    (void)state;
+    sheaf_device *device = gpu_open(0);
+    uint32_t steps = gpu_is_watched() ? 300 : 2000;
+    run(&device->door, 1, SLAB, 5, 1, steps);
+    run(&device->door, 3, SLAB, 9, 0, steps);
+    run(&device->door, 2, 16, 7, 1, steps);
+    gpu_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pool_on_a_gpu_behaves_as_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
