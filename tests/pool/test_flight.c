@@ -85,12 +85,49 @@ static void a_request_that_lacks_room_takes_what_has_landed(void **state)
     close_pool(pool);
 }
 
+/* Opening on a device, which takes staging, and starting flights: the Nth allocation fails. */
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    bool finished = false;
+    for (uint64_t at = 1; !finished; at++) {
+        fake_device fake;
+        watched_heap heap;
+        sheaf_layer layers[1];
+        sheaf_pool_options options = tiny_options(layers, 1, 16 * PAGE);
+        sheaf_allocator allocator = watch_heap(&heap);
+        sheaf_pool *pool = NULL;
+        sheaf_block blocks[20];
+        options.device = fake_open(&fake, PAGE);
+        options.allocator = &allocator;
+        heap.fail_alloc = at;
+        sheaf_status st = sheaf_pool_open(&options, &pool, NULL);
+        assert_int_equal(atomic_load(&options.device->n_pools), st == SHEAF_OK);
+        if (st == SHEAF_OK) {
+            uint32_t n = 20;
+            st = sheaf_pool_acquire(pool, &n, SHEAF_OWNER_HOST, blocks);
+            uint32_t held = st == SHEAF_OK ? n : 0;
+            if (st == SHEAF_OK) st = sheaf__flights_start(pool, blocks, n);
+            assert_int_equal(io_references(pool), 0); /* not published yet, or refused */
+            if (st == SHEAF_OK) sheaf__flights_fence(pool, n, (sheaf_fence){0});
+            give(pool, held, blocks);
+            assert_int_equal(sheaf_pool_poll(pool), 0);
+            close_pool(pool);
+        }
+        finished = st == SHEAF_OK;
+        assert_true(finished || st == SHEAF_E_NO_MEMORY);
+        assert_int_equal(heap.live_bytes, 0);
+        assert_true(at < 50);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_copy_in_flight_holds_its_blocks_until_the_writer_looks),
         cmocka_unit_test(a_refused_flight_holds_nothing),
         cmocka_unit_test(a_request_that_lacks_room_takes_what_has_landed),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
