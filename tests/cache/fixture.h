@@ -64,12 +64,24 @@ static inline float number_of(uint32_t seed, uint32_t layer, uint32_t side, uint
     return (float)((int32_t)(h >> 40) - (1 << 23)) / (float)(1 << 21);
 }
 
-/* A number after it was stored in a type (dtypes and raw codecs are numbered alike). */
+/* A number after it was stored in a type. */
 static inline float stored_as(uint32_t type, float x)
 {
     if (type == SHEAF_DTYPE_F16) return sheaf__f32_of_f16(sheaf__f16_of_f32(x));
     if (type == SHEAF_DTYPE_BF16) return sheaf__f32_of_bf16(sheaf__bf16_of_f32(x));
     return x;
+}
+
+/* What becomes of a row in a tile: encoded, and decoded again. */
+static inline void store_row(uint32_t codec, uint32_t dim, float *row)
+{
+    unsigned char segment[4096];
+    uint64_t bytes = 0;
+    assert_int_equal(sheaf_codec_segment_bytes(codec, 1, dim, &bytes), SHEAF_OK);
+    assert_true(bytes <= sizeof segment);
+    assert_int_equal(
+        sheaf_codec_encode(codec, segment, 1, dim, 0, 1, SHEAF_DTYPE_F32, row, dim), SHEAF_OK);
+    assert_int_equal(sheaf_codec_decode(codec, segment, 1, dim, 0, 1, row), SHEAF_OK);
 }
 
 static inline void put_number(void *array, uint64_t index, uint32_t dtype, float x)
@@ -124,13 +136,15 @@ static inline bool gathered_equals(const float *gathered, const sheaf_layer *sha
     uint32_t dim = side == 0 ? shape->key_dim : shape->value_dim;
     uint32_t codec = side == 0 ? shape->codec_k : shape->codec_v;
     for (uint32_t h = 0; h < shape->n_kv_heads; h++)
-        for (uint32_t pos = begin; pos < end; pos++)
-            for (uint32_t d = 0; d < dim; d++) {
-                float x = stored_as(dtypes != NULL ? dtypes[pos] : SHEAF_DTYPE_F32,
-                                    number_of(seeds[pos], layer, side, h, d));
-                x = stored_as(codec, x);
-                if (memcmp(gathered++, &x, sizeof x) != 0) return false;
-            }
+        for (uint32_t pos = begin; pos < end; pos++, gathered += dim) {
+            float row[1024];
+            assert_true(dim <= sizeof row / sizeof row[0]);
+            for (uint32_t d = 0; d < dim; d++)
+                row[d] = stored_as(dtypes != NULL ? dtypes[pos] : SHEAF_DTYPE_F32,
+                                   number_of(seeds[pos], layer, side, h, d));
+            store_row(codec, dim, row);
+            if (memcmp(gathered, row, dim * sizeof *row) != 0) return false;
+        }
     return true;
 }
 
@@ -234,7 +248,9 @@ static inline uint64_t block_bytes_of(const sheaf_layer *layers, uint32_t n_laye
         for (uint32_t side = 0; side < 2; side++) {
             uint32_t dim = side == 0 ? layers[i].key_dim : layers[i].value_dim;
             uint32_t codec = side == 0 ? layers[i].codec_k : layers[i].codec_v;
-            uint64_t tile = 4ull * layers[i].n_kv_heads * dim * (codec == 0 ? 4 : 2);
+            uint64_t tile = 0;
+            assert_int_equal(sheaf_codec_segment_bytes(codec, 4, dim, &tile), SHEAF_OK);
+            tile *= layers[i].n_kv_heads;
             bytes += (tile + 63) / 64 * 64;
         }
     return bytes;

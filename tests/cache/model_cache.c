@@ -347,10 +347,12 @@ static void write_layer(ref_sequence *r, uint32_t layer, uint32_t pos, uint32_t 
         for (uint32_t side = 0, at = w.offset[layer]; side < 2; side++) {
             uint32_t dim = side == 0 ? shape->key_dim : shape->value_dim;
             uint32_t codec = side == 0 ? shape->codec_k : shape->codec_v;
-            for (uint32_t h = 0; h < shape->n_kv_heads; h++)
+            for (uint32_t h = 0; h < shape->n_kv_heads; h++, at += dim) {
                 for (uint32_t d = 0; d < dim; d++)
-                    r->numbers[pos + i][at++] = stored_as(
-                        codec, stored_as(dtype, number_of(seeds[i], layer, side, h, d)));
+                    r->numbers[pos + i][at + d] =
+                        stored_as(dtype, number_of(seeds[i], layer, side, h, d));
+                store_row(codec, dim, &r->numbers[pos + i][at]);
+            }
         }
 }
 
@@ -579,8 +581,8 @@ static void choose_layers(bool mixed_codecs)
         w.layers[i].window = kind == 1 || w.group_of[i] == 1 ? window : 0;
         w.window[w.group_of[i]] = w.layers[i].window;
         if (mixed_codecs) {
-            w.layers[i].codec_k = i % 2 ? SHEAF_CODEC_F16 : SHEAF_CODEC_BF16;
-            w.layers[i].codec_v = i % 2 ? SHEAF_CODEC_BF16 : SHEAF_CODEC_F16;
+            w.layers[i].codec_k = below(SHEAF_CODEC_COUNT);
+            w.layers[i].codec_v = below(SHEAF_CODEC_COUNT);
         }
         w.offset[i] = at;
         at += w.layers[i].n_kv_heads * (w.layers[i].key_dim + w.layers[i].value_dim);

@@ -695,13 +695,12 @@ static void late_and_repeated_completions_change_nothing(void **state)
 static void a_cached_block_does_not_change_when_borrowers_diverge(void **state)
 {
     (void)state;
-    static const uint32_t codecs[3] = {SHEAF_CODEC_F32, SHEAF_CODEC_F16, SHEAF_CODEC_BF16};
-    for (uint32_t c = 0; c < 3; c++) {
+    for (uint32_t codec = 0; codec < SHEAF_CODEC_COUNT; codec++) {
         sheaf_layer layers[1] = {{.n_kv_heads = 2,
                                   .key_dim = 8,
                                   .value_dim = 8,
-                                  .codec_k = codecs[c],
-                                  .codec_v = codecs[c]}};
+                                  .codec_k = codec,
+                                  .codec_v = codec}};
         rig r;
         rig_open(&r, layers, 1, 2, 16, NULL);
         sheaf_key space = rig_space(&r, "");

@@ -69,8 +69,8 @@ static void sequences_of_every_length_come_back_byte_for_byte(void **state)
 static void every_codec_comes_back_byte_for_byte(void **state)
 {
     (void)state;
-    for (uint32_t k = 0; k < SHEAF_DTYPE_COUNT; k++)
-        for (uint32_t v = 0; v < SHEAF_DTYPE_COUNT; v++) {
+    for (uint32_t k = 0; k < SHEAF_CODEC_COUNT; k++)
+        for (uint32_t v = 0; v < SHEAF_CODEC_COUNT; v++) {
             sheaf_layer layer = {2, 5, 6, 0, k, v};
             fixture f;
             fixture_open(&f, &layer, 1, 4, 16);

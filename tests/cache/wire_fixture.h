@@ -7,6 +7,7 @@
 #include "cache/sequence.h"
 #include "cache/wire.h"
 #include "cache/wire_reseal.h"
+#include "codec/codec.h"
 
 /* ---- streams in memory ------------------------------------------------------------------- */
 
@@ -144,11 +145,17 @@ static inline void assert_same_block(const sheaf_sequence *a, const sheaf_sequen
         const sheaf__layer_layout *place = &layout->layers[l];
         for (uint32_t v = 0; v < 2 && place->group == g; v++) {
             uint64_t segment = v ? place->v_segment_bytes : place->k_segment_bytes;
-            uint64_t used = segment / layout->block_tokens * n_slots;
+            uint32_t dim = v ? place->layer.value_dim : place->layer.key_dim;
+            uint64_t row =
+                sheaf__codec_row_bytes(v ? place->layer.codec_v : place->layer.codec_k, dim);
+            uint64_t scales =
+                row * layout->block_tokens; /* where they begin, if there are any */
             uint64_t at = v ? place->v_offset : place->k_offset;
             for (uint32_t h = 0; h < place->layer.n_kv_heads; h++, at += segment) {
-                assert_memory_equal(x + at, y + at, used);
-                for (uint64_t k = used; k < segment; k++) assert_int_equal(y[at + k], 0);
+                for (uint64_t k = 0; k < segment; k++) {
+                    uint64_t slot = k < scales ? k / row : (k - scales) / 4;
+                    assert_int_equal(y[at + k], slot < n_slots ? x[at + k] : 0);
+                }
             }
         }
     }

@@ -73,7 +73,8 @@ static void compare_all(uint32_t isa)
     }
     for (uint32_t m = 0; m < sizeof small / sizeof small[0]; m++) {
         rig_ids text = rig_prompt(small[m], 4, SMALL_TOKENS);
-        for (uint32_t codec = 0; codec < SHEAF_DTYPE_COUNT; codec++)
+        for (uint32_t codec = 0; codec < (m == 0 ? SHEAF_CODEC_COUNT : SHEAF_DTYPE_COUNT);
+             codec++)
             for (uint32_t way = 0; way < 4; way++) {
                 rig_options o = {.dir = small[m], .isa = SHEAF_ISA_SCALAR, .codec = codec};
                 o.backend = way & 1 ? SHEAF__KV_DENSE : SHEAF__KV_PAGED;
