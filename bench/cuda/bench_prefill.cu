@@ -62,8 +62,8 @@ static void bench_shape(harness *h, const rig_case &c, uint32_t n_items, uint32_
     double visible = (double)n_queries * n_before + 0.5 * n_queries * (n_queries + 1.0);
     double flops = 4 * visible * c.dim * heads * n_items;
     uint32_t *device_rows = rig_upload(rows);
-    static const char *const names[] = {"", "mma", "wgmma", "ping-pong", "resident"};
-    for (uint32_t kernel = 1; kernel <= 4; kernel++) {
+    static const char *const names[] = {"", "mma", "wgmma", "ping-pong"};
+    for (uint32_t kernel = 1; kernel <= 3; kernel++) {
         sheaf__cuda_prefill a;
         memset(&a, 0, sizeof a);
         a.view = rig_view(c, (unsigned char *)pool);

@@ -94,28 +94,20 @@ copy_tile(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_copy
                     (int)w.kv_head, row);
 }
 
-/* The block's piece of work number `round`; beyond n_work: none is left. In turns from both ends,
- * since neighbours see less and less. */
-static __device__ __forceinline__ uint32_t work_index(uint32_t round)
-{
-    return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-}
-
-static __device__ __forceinline__ uint32_t work_count(const sheaf__cuda_prefill &a)
-{
-    return a.n_tiles * a.view.n_kv_heads;
-}
-
-/* The copies of one piece of work; n: tiles so far. Rows are read a tile ahead. */
+/* The producing warp. Rows are read a tile ahead. */
 template <int D>
 static __device__ __forceinline__ void
-produce_one(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory &m,
-            const hopper_copy &c, const CUtensorMap *map_k, const CUtensorMap *map_v,
-            uint32_t &n)
+produce(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory &m,
+        const CUtensorMap *map_k, const CUtensorMap *map_v)
 {
     const uint32_t KT = hopper_shape<D>::KT, OPERAND = hopper_shape<D>::OPERAND;
     const uint32_t keys = shared_address(m.keys), values = shared_address(m.values);
-    uint32_t start = w.first_key / KT * KT;
+    uint32_t lane = threadIdx.x & 31, n = 0, start = w.first_key / KT * KT;
+    hopper_copy c;
+    c.tokens = min(a.view.block_tokens, KT);
+    c.part = lane % (KT / c.tokens) * c.tokens;
+    c.column = lane / (KT / c.tokens);
+    c.works = c.column < D / 64;
     int row = copied_row(a, w, c, start);
     for (; start < w.end_key; start += KT, n++) {
         uint32_t stage = n % STAGES, parity = n / STAGES % 2;
@@ -126,26 +118,6 @@ produce_one(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_me
         copy_tile<D>(a, w, c, map_v, start, row, values + stage * OPERAND,
                      full_values(m, stage));
         row = next;
-    }
-}
-
-/* The producing warp. */
-template <int D>
-static __device__ __forceinline__ void produce(const sheaf__cuda_prefill &a,
-                                               const hopper_memory &m, const CUtensorMap *map_k,
-                                               const CUtensorMap *map_v)
-{
-    const uint32_t KT = hopper_shape<D>::KT;
-    uint32_t lane = threadIdx.x & 31, n = 0;
-    hopper_copy c;
-    c.tokens = min(a.view.block_tokens, KT);
-    c.part = lane % (KT / c.tokens) * c.tokens;
-    c.column = lane / (KT / c.tokens);
-    c.works = c.column < D / 64;
-    for (uint32_t round = 0; round * gridDim.x < work_count(a); round++) {
-        if (work_index(round) >= work_count(a)) continue;
-        const prefill_work w = work_of(a, work_index(round), ROWS);
-        produce_one<D>(a, w, m, c, map_k, map_v, n);
     }
 }
 
@@ -267,11 +239,11 @@ static __device__ __forceinline__ void release(uint32_t barrier)
     if ((threadIdx.x & 31) == 0) mbarrier_arrive(barrier);
 }
 
-/* A consuming warpgroup's loop over the key tiles of a piece of work; which: 0 or 1; n: tiles so far. */
+/* A consuming warpgroup's loop; which: 0 or 1. */
 template <int D, bool F16, bool CAP, bool TURNS>
 static __device__ __forceinline__ void
 consume(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory &m,
-        uint32_t which, hopper_rows &r, float (&o)[D / 2], uint32_t &n)
+        uint32_t which, hopper_rows &r, float (&o)[D / 2])
 {
     const uint32_t KT = hopper_shape<D>::KT, OPERAND = hopper_shape<D>::OPERAND;
     const uint32_t queries = shared_address(m.queries + which * hopper_shape<D>::QUERIES);
@@ -279,19 +251,20 @@ consume(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory
     const int mine = 3 + (int)which, other = 4 - (int)which, own = 1 + (int)which;
     float s[KT / 2], fade[2];
     uint32_t p[KT / 16][4];
-    uint32_t start = w.first_key / KT * KT;
+    uint32_t start = w.first_key / KT * KT, n = 0;
     if (start >= w.end_key) return;
 
-    mbarrier_wait(full_keys(m, n % STAGES), n / STAGES % 2);
+    if (TURNS && which == 1) barrier_arrive(other, 256);
+    mbarrier_wait(full_keys(m, 0), 0);
     wgmma_pin(s);
     wgmma_fence();
-    start_scores<D, F16>(s, queries, keys + n % STAGES * OPERAND);
+    start_scores<D, F16>(s, queries, keys);
     wgmma_wait<0>();
     wgmma_pin(s);
-    release(empty_keys(m, n % STAGES));
+    release(empty_keys(m, 0));
     soften<KT, CAP>(a, r, s, start, fade);
     pack_weights<KT, F16>(p, s);
-    for (start += KT, n++; start < w.end_key; start += KT, n++) {
+    for (start += KT, n = 1; start < w.end_key; start += KT, n++) {
         uint32_t stage = n % STAGES, parity = n / STAGES % 2;
         uint32_t before = (n - 1) % STAGES, parity_before = (n - 1) / STAGES % 2;
         mbarrier_wait(full_keys(m, stage), parity);
@@ -315,6 +288,7 @@ consume(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory
             for (int i = 0; i < D / 2; i++) o[i] *= fade[i / 2 % 2];
         pack_weights<KT, F16>(p, s);
     }
+    if (TURNS && which == 0) barrier_sync(mine, 256); /* takes the last arrival */
     uint32_t last = (n - 1) % STAGES;
     mbarrier_wait(full_values(m, last), (n - 1) / STAGES % 2);
     clear_values<D>(w, start - KT, m.values + last * OPERAND, own);
@@ -323,20 +297,18 @@ consume(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory
     start_weigh<D, F16>(o, p, values + last * OPERAND);
     wgmma_wait<0>();
     wgmma_pin(o);
-    release(empty_values(m, last));
 }
 
-/* A piece of work: queries in, loop, results out. */
+/* All of a consuming warpgroup: queries in, loop, results out. */
 template <int D, bool F16, bool CAP, bool TURNS>
-static __device__ __forceinline__ void
-consume_one(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_memory &m,
-            uint32_t which, uint32_t &n)
+static __device__ __forceinline__ void consumer(const sheaf__cuda_prefill &a,
+                                                const prefill_work &w, const hopper_memory &m,
+                                                uint32_t which)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4;
     uint32_t row = which * 64 + warp * 16 + lane / 4;
     hopper_rows r;
     float o[D / 2];
-    barrier_sync(1 + (int)which, 128); /* nobody reads the last queries any more */
     load_queries<D, F16, 64, 128>(a, w, threadIdx.x % 128, which * 64,
                                   m.queries + which * hopper_shape<D>::QUERIES, NULL,
                                   m.factor + which * 64);
@@ -351,7 +323,7 @@ consume_one(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_me
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0;
-    consume<D, F16, CAP, TURNS>(a, w, m, which, r, o, n);
+    consume<D, F16, CAP, TURNS>(a, w, m, which, r, o);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         r.l[half] += __shfl_xor_sync(0xffffffffu, r.l[half], 1);
@@ -364,22 +336,6 @@ consume_one(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_me
             write_pair(a.out, at + 8 * i, a.io_dtype, o[4 * i + 2 * half] * by,
                        o[4 * i + 2 * half + 1] * by);
     }
-}
-
-/* All of a consuming warpgroup. Of turns: the second gives the first its first one, and the first
- * takes the last. */
-template <int D, bool F16, bool CAP, bool TURNS>
-static __device__ __forceinline__ void consumer(const sheaf__cuda_prefill &a,
-                                                const hopper_memory &m, uint32_t which)
-{
-    uint32_t n = 0;
-    if (TURNS && which == 1) barrier_arrive(3, 256);
-    for (uint32_t round = 0; round * gridDim.x < work_count(a); round++) {
-        if (work_index(round) >= work_count(a)) continue;
-        const prefill_work w = work_of(a, work_index(round), ROWS);
-        consume_one<D, F16, CAP, TURNS>(a, w, m, which, n);
-    }
-    if (TURNS && which == 0) barrier_sync(3, 256);
 }
 
 template <int D, bool F16, bool CAP, bool TURNS>
@@ -396,6 +352,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     m.values = m.keys + STAGES * shape::OPERAND;
     m.factor = (float *)(m.values + STAGES * shape::OPERAND);
     m.barriers = shared_address(m.factor + ROWS);
+    const prefill_work w = work_of(a, blockIdx.x, ROWS);
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < 2 * STAGES; i++) mbarrier_init(m.barriers + 8 * i, 1);
         for (uint32_t i = 2 * STAGES; i < 4 * STAGES; i++) mbarrier_init(m.barriers + 8 * i, 8);
@@ -405,10 +362,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (threadIdx.x < 128) {
         registers_shrink<40>();
-        if (threadIdx.x < 32) produce<D>(a, m, &map_k, &map_v);
+        if (threadIdx.x < 32) produce<D>(a, w, m, &map_k, &map_v);
     } else {
         registers_grow<232>();
-        consumer<D, F16, CAP, TURNS>(a, m, threadIdx.x / 128 - 1);
+        consumer<D, F16, CAP, TURNS>(a, w, m, threadIdx.x / 128 - 1);
     }
 }
 
@@ -454,16 +411,6 @@ static bool map_tiles(CUtensorMap *map, const sheaf_kv_view *view, bool values,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-static bool count_processors(uint32_t *out)
-{
-    int device = 0, n = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        return false;
-    *out = (uint32_t)n;
-    return n > 0;
-}
-
 template <int D, bool F16, bool CAP, bool TURNS>
 static sheaf_status launch(const sheaf__cuda_prefill *a, cudaStream_t stream)
 {
@@ -476,20 +423,15 @@ static sheaf_status launch(const sheaf__cuda_prefill *a, cudaStream_t stream)
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shape::BYTES) != cudaSuccess)
         return SHEAF_E_DEVICE;
-    uint32_t blocks = a->n_tiles * a->view.n_kv_heads, processors = 0;
-    if (a->kernel == SHEAF__CUDA_PREFILL_RESIDENT) {
-        if (!count_processors(&processors)) return SHEAF_E_DEVICE;
-        if (blocks > processors) blocks = processors;
-    }
     prefill_wgmma<D, F16, CAP, TURNS>
-        <<<blocks, THREADS, shape::BYTES, stream>>>(*a, map_k, map_v);
+        <<<a->n_tiles * a->view.n_kv_heads, THREADS, shape::BYTES, stream>>>(*a, map_k, map_v);
     return cudaGetLastError() == cudaSuccess ? SHEAF_OK : SHEAF_E_DEVICE;
 }
 
 template <int D, bool F16>
 static sheaf_status launch_options(const sheaf__cuda_prefill *a, cudaStream_t stream)
 {
-    bool turns = a->kernel != SHEAF__CUDA_PREFILL_WGMMA;
+    bool turns = a->kernel == SHEAF__CUDA_PREFILL_PINGPONG;
     if (a->softcap > 0)
         return turns ? launch<D, F16, true, true>(a, stream)
                      : launch<D, F16, true, false>(a, stream);
