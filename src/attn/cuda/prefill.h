@@ -47,8 +47,6 @@ enum {
     SHEAF__CUDA_PREFILL_MMA = 1,      /* mma.sync, any shape supported */
     SHEAF__CUDA_PREFILL_WGMMA = 2,    /* Hopper: wgmma, bf16 and f16 */
     SHEAF__CUDA_PREFILL_PINGPONG = 3, /* the same, warpgroups taking turns */
-    SHEAF__CUDA_PREFILL_RESIDENT =
-        4, /* and one block a multiprocessor, one tile after another */
 };
 
 /* A layer of a step. Pointers are the device's; passed by value into kernels. */
