@@ -92,6 +92,44 @@ static void codecs_narrow_and_widen_to_the_committed_bits(void **state)
     }
 }
 
+/* Rows of many magnitudes, a row of zeros and one with a NaN: segments as stored, and decoded. */
+static void quantized_codecs_give_the_committed_bits(void **state)
+{
+    (void)state;
+    enum { ROWS = 64, MOST = 128 };
+    static const uint32_t dims[] = {33, 64, 80, 128};
+    static unsigned char segment[ROWS * (MOST + 4)];
+    static float decoded[ROWS * MOST];
+    for (uint32_t codec = SHEAF_CODEC_INT8; codec <= SHEAF_CODEC_TURBO4; codec++)
+        for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+            const uint32_t dim = dims[i];
+            uint64_t bytes;
+            float *x = make_numbers(dim, (uint64_t)ROWS * dim);
+            for (uint32_t row = 0; row < ROWS; row++)
+                for (uint32_t d = 0; d < dim; d++)
+                    x[row * dim + d] *= sheaf__f32_of_bits((1 + 4 * row) % 254 << 23);
+            memset(x + 5 * dim, 0, dim * sizeof *x);
+            x[9 * dim + 3] = NAN;
+            assert_int_equal(sheaf_codec_segment_bytes(codec, ROWS, dim, &bytes), SHEAF_OK);
+            assert_true(bytes <= sizeof segment);
+            assert_int_equal(
+                sheaf_codec_encode(codec, segment, ROWS, dim, 0, ROWS, SHEAF_DTYPE_F32, x, dim),
+                SHEAF_OK);
+            assert_int_equal(sheaf_codec_decode(codec, segment, ROWS, dim, 0, ROWS, decoded),
+                             SHEAF_OK);
+            for (uint32_t d = 0; d < dim; d++) { /* a NaN's payload is nobody's promise */
+                assert_true(isnan(decoded[9 * dim + d]));
+                decoded[9 * dim + d] = 0.0f;
+            }
+            char name[64];
+            snprintf(name, sizeof name, "codec/encode-%s-d%u", sheaf_codec_name(codec), dim);
+            expect(name, SHEAF_ISA_AUTO, segment, bytes);
+            snprintf(name, sizeof name, "codec/decode-%s-d%u", sheaf_codec_name(codec), dim);
+            expect(name, SHEAF_ISA_AUTO, decoded, (uint64_t)ROWS * dim * sizeof *decoded);
+            free(x);
+        }
+}
+
 /* ---- functions --------------------------------------------------------------------------- */
 
 static void functions_give_the_committed_bits(void **state)
@@ -297,6 +335,13 @@ static void attention_gives_the_committed_bits(void **state)
         {600, 4, 1, 64, 64, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16, 12, 257, 0.0f, 1},
         {300, 4, 2, 64, 64, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16, 4, 0, 1.5f, 0},
         {300, 4, 2, 64, 64, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16, 20, 16, 20.0f, 1},
+        {300, 4, 2, 64, 64, SHEAF_CODEC_INT8, SHEAF_CODEC_INT8, 1, 0, 0.0f, 0},
+        {530, 8, 1, 128, 128, SHEAF_CODEC_INT8, SHEAF_CODEC_INT8, 20, 0, 0.0f, 1},
+        {300, 4, 2, 64, 64, SHEAF_CODEC_TURBO4, SHEAF_CODEC_TURBO4, 1, 0, 0.0f, 0},
+        {530, 8, 1, 128, 128, SHEAF_CODEC_TURBO4, SHEAF_CODEC_TURBO4, 20, 0, 0.0f, 1},
+        {600, 6, 2, 96, 80, SHEAF_CODEC_INT8, SHEAF_CODEC_TURBO4, 5, 257, 0.0f, 0},
+        {300, 3, 3, 250, 9, SHEAF_CODEC_TURBO4, SHEAF_CODEC_F16, 30, 0, 5.0f, 0},
+        {300, 2, 1, 7, 33, SHEAF_CODEC_BF16, SHEAF_CODEC_TURBO4, 30, 0, 0.0f, 1},
     };
     for (uint32_t j = 0; j < n_isas; j++)
         for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -351,11 +396,11 @@ static void sampled_sequences_are_the_committed_ones(void **state)
 }
 
 /* Logits of the prompt's first tokens at once, and of the last two one by one. */
-static void check_model(const char *name, const char *dir, uint32_t prompt, uint32_t limit,
-                        uint32_t isa)
+static void check_model(const char *name, const char *dir, uint32_t codec, uint32_t prompt,
+                        uint32_t limit, uint32_t isa)
 {
     rig_ids text = rig_prompt(dir, prompt, limit);
-    const rig_options o = {.dir = dir, .isa = isa, .codec = SHEAF_CODEC_BF16};
+    const rig_options o = {.dir = dir, .isa = isa, .codec = codec};
     rig r;
     rig_open(&r, &o);
     uint64_t vocab = r.config.vocab, bytes = text.n * vocab * sizeof(float);
@@ -385,7 +430,7 @@ static void small_models_give_the_committed_logits(void **state)
             char dir[96], name[64];
             snprintf(dir, sizeof dir, "tests/data/fixtures/%s", dirs[i]);
             snprintf(name, sizeof name, "logits/%s", dirs[i]);
-            check_model(name, dir, 3, 60, isas[j]);
+            check_model(name, dir, SHEAF_CODEC_BF16, 3, 60, isas[j]);
         }
 }
 
@@ -393,7 +438,22 @@ static void the_demo_model_gives_the_committed_logits(void **state)
 {
     (void)state;
     for (uint32_t j = 0; j < n_isas; j++)
-        check_model("logits/demo", "models/sheaf-demo", 0, 48, isas[j]);
+        check_model("logits/demo", "models/sheaf-demo", SHEAF_CODEC_BF16, 0, 48, isas[j]);
+}
+
+static void models_with_quantized_caches_give_the_committed_logits(void **state)
+{
+    (void)state;
+    for (uint32_t codec = SHEAF_CODEC_INT8; codec <= SHEAF_CODEC_TURBO4; codec++)
+        for (uint32_t j = 0; j < n_isas; j++) {
+            char name[64];
+            snprintf(name, sizeof name, "logits/demo-%s", sheaf_codec_name(codec));
+            check_model(name, "models/sheaf-demo", codec, 0, 48, isas[j]);
+            snprintf(name, sizeof name, "logits/gemma3-mixed-softcap-%s",
+                     sheaf_codec_name(codec));
+            check_model(name, "tests/data/fixtures/gemma3-mixed-softcap", codec, 3, 60,
+                        isas[j]);
+        }
 }
 
 /* ---- the file ---------------------------------------------------------------------------- */
@@ -447,6 +507,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codecs_narrow_and_widen_to_the_committed_bits),
+        cmocka_unit_test(quantized_codecs_give_the_committed_bits),
         cmocka_unit_test(functions_give_the_committed_bits),
         cmocka_unit_test(rope_tables_have_the_committed_bits),
         cmocka_unit_test(operations_on_rows_give_the_committed_bits),
@@ -456,6 +517,7 @@ int main(void)
         cmocka_unit_test(sampled_sequences_are_the_committed_ones),
         cmocka_unit_test(small_models_give_the_committed_logits),
         cmocka_unit_test(the_demo_model_gives_the_committed_logits),
+        cmocka_unit_test(models_with_quantized_caches_give_the_committed_logits),
         cmocka_unit_test(every_line_of_the_file_is_checked),
     };
     return cmocka_run_group_tests(tests, read_file, write_file);
