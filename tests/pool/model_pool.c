@@ -48,6 +48,10 @@ static void a_pool_on_a_device_behaves_as_the_reference(void **state)
     run(&device->door, 3, SLAB, 9, 0, 10000);
     run(&device->door, 2, 16, 7, 1, 10000);
     assert_int_equal(fake.committed_bytes, 0);
+    device = fake_open(&fake, 2 << 20); /* as a GPU's, the same runs as there */
+    run(&device->door, 1, SLAB, 5, 1, 2000);
+    run(&device->door, 3, SLAB, 9, 0, 2000);
+    run(&device->door, 2, 16, 3, 1, 2000);
 }
 
 int main(void)

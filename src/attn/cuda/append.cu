@@ -7,6 +7,7 @@
  */
 #include "attn/cuda/append.h"
 #include "attn/cuda/encode.cuh"
+#include "base/bits.h"
 #include "base/cuda_error.h"
 #include "base/status.h"
 
@@ -27,7 +28,7 @@ typedef struct append_side {
 typedef struct append_args {
     append_side side[2];
     sheaf__cuda_batch batch;
-    uint32_t n_kv_heads, block_tokens, dtype, dtype_bytes, head_major;
+    uint32_t n_kv_heads, block_tokens, block_shift, dtype, dtype_bytes, head_major;
 } append_args;
 
 /* ---- places -------------------------------------------------------------------------------- */
@@ -56,12 +57,12 @@ static __device__ __forceinline__ unsigned char *segment_of(const append_args &a
 {
     sheaf__cuda_item item = item_of(args.batch, query);
     uint32_t pos = item.first_pos + (query - item.query_at);
-    uint32_t block = pos / args.block_tokens;
+    uint32_t block = pos >> args.block_shift;
     /* of the block that most steps write to the item itself knows the row: one read less to wait for */
-    uint64_t row = block == item.first_pos / args.block_tokens
+    uint64_t row = block == item.first_pos >> args.block_shift
                        ? item.first_row
                        : args.batch.rows[item.rows_at + (block - item.first_block)];
-    *slot = pos - block * args.block_tokens;
+    *slot = pos & (args.block_tokens - 1);
     return side.base + row * side.row_stride + head * side.head_stride;
 }
 
@@ -75,16 +76,17 @@ source_of(const append_args &args, const append_side &side, uint32_t query, uint
 
 /* ---- kernels: blockIdx.y is the side ------------------------------------------------------- */
 
+/* blockIdx.x is the query; its item is read while its numbers are on their way. */
 __global__ void __launch_bounds__(THREADS) append_copy(const __grid_constant__ append_args args)
 {
     const append_side &side = args.side[blockIdx.y];
-    uint32_t i = blockIdx.x * THREADS + threadIdx.x, row = i / side.units;
-    if (row >= args.batch.n_queries * args.n_kv_heads) return;
-    uint32_t unit = i - row * side.units, query = row / args.n_kv_heads;
-    uint32_t head = row - query * args.n_kv_heads, slot;
-    uint4 v = ((const uint4 *)source_of(args, side, query, head))[unit];
-    unsigned char *segment = segment_of(args, side, query, head, &slot);
-    ((uint4 *)(segment + (uint64_t)slot * side.row_bytes))[unit] = v;
+    const uint32_t n = side.units * args.n_kv_heads;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        uint32_t head = i / side.units, unit = i - head * side.units, slot;
+        uint4 v = __ldcs((const uint4 *)source_of(args, side, blockIdx.x, head) + unit);
+        unsigned char *segment = segment_of(args, side, blockIdx.x, head, &slot);
+        ((uint4 *)(segment + (uint64_t)slot * side.row_bytes))[unit] = v;
+    }
 }
 
 /* A block of 32 * WARPS threads; a warp takes a row. */
@@ -137,9 +139,10 @@ static sheaf_status launch(append_args *args, cudaStream_t stream)
         args->side[i].units = args->side[i].row_bytes / 16;
         units = args->side[i].units > units ? args->side[i].units : units;
     }
+    uint32_t threads = (units * args->n_kv_heads + 31) / 32 * 32;
+    threads = threads < THREADS ? threads : THREADS;
     if (copy)
-        append_copy<<<dim3((rows * units + THREADS - 1) / THREADS, n_sides), THREADS, 0,
-                      stream>>>(*args);
+        append_copy<<<dim3(args->batch.n_queries, n_sides), threads, 0, stream>>>(*args);
     else
         append_encode<<<dim3((rows + WARPS - 1) / WARPS, n_sides), 32 * WARPS, 0, stream>>>(
             *args);
@@ -155,6 +158,7 @@ sheaf_status sheaf__cuda_append_batch(const sheaf__cuda_batch *batch,
     args.batch.host = NULL;
     args.n_kv_heads = layer->n_kv_heads;
     args.block_tokens = layer->block_tokens;
+    args.block_shift = sheaf__log2(layer->block_tokens);
     args.dtype = source->dtype;
     args.dtype_bytes = source->dtype == SHEAF_DTYPE_F32 ? 4 : 2;
     args.head_major = source->head_major;
