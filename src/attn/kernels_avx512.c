@@ -172,13 +172,13 @@ INLINE void widen_columns(const uint32_t codec, const int vecs, const int whole,
 }
 
 /* o += weights times values over positions [a, b), `vecs` vectors of columns from vector c on.
- * Each pass fetches its own columns of what is read later.
+ * The first pass over a row fetches all that is read later of another.
  * s: [rows, SPLIT]; o: [rows, o_stride] */
 INLINE void few_values_columns(const uint32_t codec, const int rows, const int vecs,
                                const int whole, const sheaf__attn_split *in, uint32_t c,
                                uint32_t a, uint32_t b, const float *s, float *o)
 {
-    const size_t from = bytes_of(codec, c * W), to = bytes_of(codec, (c + (uint32_t)vecs) * W);
+    const size_t v_bytes = bytes_of(codec, in->value_dim);
     const int halved = is_halved(codec, vecs, whole);
     __m512 sum[4][8];
     o += (size_t)c * W;
@@ -188,7 +188,7 @@ INLINE void few_values_columns(const uint32_t codec, const int rows, const int v
         for (int j = 0; halved && j < vecs; j += 2) part_halves(sum[r] + j);
     }
     for (uint32_t p = a; p < b; p++) {
-        if (from % SHEAF__ATTN_LINE == 0) sheaf__attn_fetch_after_value(in, p, from, to);
+        if (c == 0) sheaf__attn_fetch_after_value(in, p, 0, v_bytes);
         __m512 v[8];
         widen_columns(codec, vecs, whole, in->v[p], c, in->value_dim, v);
         for (int r = 0; r < rows; r++) {

@@ -9,7 +9,8 @@
  * against sixteen levels of a key for all four:
  *
  *     queries   [n_rows / 4][padded / 16][high, low][4 rows][16] bytes; level 0 behind the end
- *     keys      int8: where they lie. turbo4: unpacked, 64 at a time, low halves of 32 bytes first
+ *     keys      int8: where they lie, or padded to whole chunks. turbo4: unpacked, 64 at a time, low
+ *               halves of 32 bytes first
  */
 #if defined(__x86_64__)
 
@@ -64,6 +65,14 @@ void sheaf__levels_vnni_pack(const sheaf__attn_split *in)
     }
 }
 
+/* sum plus four products a number, x without signs. In assembly: gcc 12 copies every sum twice a turn
+ * around the builtin. */
+VNNI INLINE __m512i multiply_add(__m512i sum, __m512i x, __m512i y)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+    return sum;
+}
+
 /* The 64 levels of 32 bytes' low halves, then of their high halves. */
 INLINE __m512i unpack64(__m256i codes)
 {
@@ -74,10 +83,16 @@ INLINE __m512i unpack64(__m256i codes)
     return _mm512_shuffle_epi8(table, _mm512_and_si512(x, _mm512_set1_epi8(15)));
 }
 
-/* A key of turbo4 to levels; reads no byte beyond it. */
-INLINE void unpack_key(const unsigned char *key, uint32_t dim, unsigned char *levels)
+/* A key as bytes up to whole chunks; reads no byte beyond it. */
+INLINE void unpack_key(const uint32_t codec, const unsigned char *key, uint32_t dim,
+                       unsigned char *levels)
 {
     uint32_t d = 0;
+    if (codec == SHEAF_CODEC_INT8) {
+        _mm_store_si128((__m128i *)(void *)(levels + dim / CHUNK * CHUNK), _mm_setzero_si128());
+        memcpy(levels, key, dim);
+        return;
+    }
     for (; d + STEP <= dim; d += STEP)
         _mm512_store_si512(levels + d, unpack64(_mm256_loadu_si256(
                                            (const __m256i *)(const void *)(key + d / 2))));
@@ -88,46 +103,41 @@ INLINE void unpack_key(const unsigned char *key, uint32_t dim, unsigned char *le
     }
 }
 
-/* 256 sum(high * k) + sum(low * k) of eight keys for four rows, four partial sums each. */
-VNNI INLINE void row_sums(uint32_t dim, const unsigned char *q, const unsigned char *const k[8],
-                          __m512i sums[8])
+/* 256 sum(high * k) + sum(low * k) of eight keys of `chunks` chunks for four rows, four partial sums
+ * each. */
+VNNI INLINE void row_sums(uint32_t chunks, const unsigned char *q,
+                          const unsigned char *const k[8], __m512i sums[8])
 {
     __m512i high[8], low[8];
     for (int i = 0; i < 8; i++) high[i] = low[i] = _mm512_setzero_si512();
-    uint32_t d = 0;
-    for (; d + CHUNK <= dim; d += CHUNK, q += PAIR) {
-        __m512i h = _mm512_load_si512(q), l = _mm512_load_si512(q + PAIR / 2);
+    size_t d = 0;
+    do {
+        const __m512i h = _mm512_load_si512(q + d * 8), l = _mm512_load_si512(q + d * 8 + 64);
         for (int i = 0; i < 8; i++) {
             __m512i key = _mm512_broadcast_i32x4(
                 _mm_loadu_si128((const __m128i *)(const void *)(k[i] + d)));
-            high[i] = _mm512_dpbusd_epi32(high[i], h, key);
-            low[i] = _mm512_dpbusd_epi32(low[i], l, key);
+            high[i] = multiply_add(high[i], h, key);
+            low[i] = multiply_add(low[i], l, key);
         }
-    }
-    for (int i = 0; i < 8 && d < dim; i++) {
-        __m512i key = _mm512_broadcast_i32x4(
-            _mm_maskz_loadu_epi8((__mmask16)((1u << (dim - d)) - 1), k[i] + d));
-        high[i] = _mm512_dpbusd_epi32(high[i], _mm512_load_si512(q), key);
-        low[i] = _mm512_dpbusd_epi32(low[i], _mm512_load_si512(q + PAIR / 2), key);
-    }
+        d += CHUNK;
+    } while (d < (size_t)chunks * CHUNK);
     for (int i = 0; i < 8; i++)
         sums[i] = _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]);
 }
 
 /* The sums of sixteen keys' levels, times 32768. */
-VNNI INLINE __m512i key_sums(uint32_t dim, const unsigned char *const k[16])
+VNNI INLINE __m512i key_sums(uint32_t chunks, const unsigned char *const k[16])
 {
+    const uint32_t dim = chunks * CHUNK, whole = dim / 64 * 64;
+    const __mmask64 rest = (1ull << (dim - whole)) - 1;
     const __m512i ones = _mm512_set1_epi8(1);
     __m512i sum[16];
-    for (int i = 0; i < 16; i++) sum[i] = _mm512_setzero_si512();
-    uint32_t d = 0;
-    for (; d + 64 <= dim; d += 64)
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_dpbusd_epi32(sum[i], ones, _mm512_loadu_si512(k[i] + d));
-    if (d < dim) {
-        const __mmask64 mask = (1ull << (dim - d)) - 1;
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_dpbusd_epi32(sum[i], ones, _mm512_maskz_loadu_epi8(mask, k[i] + d));
+    for (int i = 0; i < 16; i++) {
+        __m512i part = _mm512_maskz_loadu_epi8(rest, k[i] + whole);
+        part = multiply_add(_mm512_setzero_si512(), ones, part);
+        for (uint32_t d = 0; d < whole; d += 64)
+            part = multiply_add(part, ones, _mm512_loadu_si512(k[i] + d));
+        sum[i] = part;
     }
     return _mm512_slli_epi32(sums16(sum), 15);
 }
@@ -143,14 +153,14 @@ INLINE __m512i add_partial(const __m512i v[4])
 }
 
 /* Scores of sixteen positions for rows `row` to row + 3, as far as there are rows.
- * dim: of the keys as they are given; s: [n_rows, SPLIT] from the first position */
-VNNI INLINE void scores16(const sheaf__attn_split *in, uint32_t row, uint32_t dim,
+ * s: [n_rows, SPLIT] from the first position */
+VNNI INLINE void scores16(const sheaf__attn_split *in, uint32_t row, uint32_t chunks,
                           const unsigned char *q, const unsigned char *const k[16],
                           __m512i correction, __m512 scales, float *s)
 {
     __m512i sums[16], quarter[4], half[4], of_row[4];
-    row_sums(dim, q, k, sums);
-    row_sums(dim, q, k + 8, sums + 8);
+    row_sums(chunks, q, k, sums);
+    row_sums(chunks, q, k + 8, sums + 8);
     for (int i = 0; i < 4; i++) quarter[i] = add_partial(sums + 4 * i);
     for (int i = 0; i < 2; i++) {
         half[i] = _mm512_shuffle_i32x4(quarter[2 * i], quarter[2 * i + 1], 0x88);
@@ -173,7 +183,7 @@ VNNI INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, f
 {
     const size_t k_bytes = (size_t)sheaf__codec_row_bytes(codec, in->key_dim);
     const uint32_t padded = padded_of(codec, in->key_dim);
-    const uint32_t dim = codec == SHEAF_CODEC_TURBO4 ? padded : in->key_dim;
+    const int is_ready = codec == SHEAF_CODEC_INT8 && in->key_dim % CHUNK == 0;
     const __m512i first = _mm512_set1_epi32((int)in->first);
     const __m512i end = _mm512_set1_epi32((int)in->end);
     unsigned char unpacked[16][ROOM] __attribute__((aligned(64)));
@@ -183,16 +193,16 @@ VNNI INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, f
             k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
             if (at + i < in->end)
                 sheaf__attn_fetch_after_key(in, greatest(at + i, in->first), 0, k_bytes);
-            if (codec != SHEAF_CODEC_TURBO4) continue;
-            unpack_key(k[i], in->key_dim, unpacked[i]);
+            if (is_ready) continue;
+            unpack_key(codec, k[i], in->key_dim, unpacked[i]);
             k[i] = unpacked[i];
         }
         __m512 scales =
             _mm512_maskz_loadu_ps(inside16(positions16(at), first, end), in->k_scale + at);
-        __m512i correction = key_sums(dim, k);
+        __m512i correction = key_sums(padded / CHUNK, k);
         const unsigned char *q = (const unsigned char *)sheaf__levels_queries(in);
         for (uint32_t row = 0; row < in->n_rows; row += 4, q += (size_t)4 * padded * 2)
-            scores16(in, row, dim, q, k, correction, scales, s + at);
+            scores16(in, row, padded / CHUNK, q, k, correction, scales, s + at);
     }
 }
 
