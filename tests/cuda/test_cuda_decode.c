@@ -222,6 +222,61 @@ static void rows_elsewhere_and_graphs_change_no_bit(void **state)
     }
 }
 
+#define RUNS 12
+
+/* Runs queued without waiting use the same workspace one after another. */
+static void layers_in_a_row_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (uint32_t n = 1; n <= 40; n += 13) {
+        world *w = world_make(SHEAF_CODEC_BF16, 128, 8, 2, 32, 2048, seed + n);
+        for (uint32_t i = 0; i < n; i++) world_add(w, 2048 + 31 * i + 1, n > 20 ? 2048 : 0, 0);
+        world_upload(w);
+        uint64_t bytes = n * 8ull * 128 * 2;
+        sheaf_attn_options o = world_options(w);
+        sheaf_cuda_attn_options c = SHEAF_CUDA_ATTN_OPTIONS_INIT;
+        sheaf_cuda_plan *plan = NULL;
+        cudaStream_t stream;
+        unsigned char *all, *got = malloc(2 * bytes);
+        asked a = {.dtype = SHEAF_DTYPE_BF16, .n = n},
+              b = {.dtype = SHEAF_DTYPE_BF16, .first = 9, .n = n};
+        void *q[2] = {queries_on_gpu(w, &a), queries_on_gpu(w, &b)};
+        c.io_dtype = SHEAF_DTYPE_BF16, c.prefix_min = 1024;
+        assert_non_null(got);
+        assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_OK);
+        gpu_ok(cudaStreamCreate(&stream));
+        gpu_ok(cudaMalloc((void **)&all, RUNS * bytes));
+        assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, n, stream), SHEAF_OK);
+        for (int alone = 1; alone >= 0; alone--) {
+            for (uint32_t r = 0; r < RUNS; r++) {
+                assert_int_equal(
+                    sheaf_cuda_run(plan, w->views, q[r % 2], all + r * bytes, stream, NULL),
+                    SHEAF_OK);
+                if (alone) gpu_ok(cudaStreamSynchronize(stream));
+            }
+            gpu_ok(cudaStreamSynchronize(stream));
+            if (alone) gpu_ok(cudaMemcpy(got, all, 2 * bytes, cudaMemcpyDeviceToHost));
+            for (uint32_t r = 0; r < RUNS; r++) {
+                unsigned char *one = malloc(bytes);
+                assert_non_null(one);
+                gpu_ok(cudaMemcpy(one, all + r * bytes, bytes, cudaMemcpyDeviceToHost));
+                assert_memory_equal(one, got + r % 2 * bytes, bytes);
+                free(one);
+            }
+            gpu_ok(cudaMemset(all, 0xff, RUNS * bytes));
+        }
+        assert_memory_not_equal(got, got + bytes, bytes);
+        sheaf_cuda_plan_destroy(plan);
+        gpu_ok(cudaStreamDestroy(stream));
+        gpu_ok(cudaFree(all));
+        gpu_ok(cudaFree(q[0]));
+        gpu_ok(cudaFree(q[1]));
+        free(got);
+        world_free(w);
+    }
+}
+
 static void what_kernels_do_not_read_is_refused(void **state)
 {
     (void)state;
@@ -264,6 +319,7 @@ int main(void)
         cmocka_unit_test(cutting_a_step_otherwise_changes_no_bit),
         cmocka_unit_test(sharing_a_prefix_changes_no_bit),
         cmocka_unit_test(rows_elsewhere_and_graphs_change_no_bit),
+        cmocka_unit_test(layers_in_a_row_do_not_disturb_each_other),
         cmocka_unit_test(what_kernels_do_not_read_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,10 @@ enum {
     SHEAF__CUDA_SPANS = 3, /* a part a span */
 };
 
+/* When a kernel waits for the one before it. At the end: that one reads what this one reads, too, and
+ * has itself waited for what wrote it. */
+enum { SHEAF__CUDA_WAITS_NEVER = 0, SHEAF__CUDA_WAITS_FIRST = 1, SHEAF__CUDA_WAITS_LAST = 2 };
+
 /* 32 bytes, so that a warp learns all of it by one load. */
 typedef struct sheaf__cuda_unit {
     uint32_t rows_at; /* the row of block b is rows[(uint32_t)(rows_at + b)] */
@@ -89,7 +93,8 @@ typedef struct sheaf__cuda_decode {
     uint32_t slots;       /* of a warp's ring */
     uint32_t warps;       /* of a block, each with its own unit; team: 4 */
     uint32_t sums;        /* 2: a unit may have several spans; else 1 */
-    uint32_t overlap;     /* the merging kernel is launched before the units have ended */
+    uint32_t overlap;     /* kernels are launched before those they wait for have ended */
+    uint32_t waits;       /* when units wait for the kernel before: WAITS_... */
 } sheaf__cuda_decode;
 
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */

@@ -384,6 +384,16 @@ __device__ __forceinline__ void leave_zeros(const sheaf__cuda_decode &in, uint32
                     ((uint64_t)query * in.n_q_heads + kv_head * in.group + j) * D + 8 * lane, zeros);
 }
 
+__device__ __forceinline__ void launch_next()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_previous()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // What a warp or a team needs before its first leaf: the ring filled, then the queries packed.
 template <uint32_t C, int D, bool PRECISE>
 __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
@@ -401,6 +411,7 @@ __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
     }
     r.begin(first, end, lane);
     __syncwarp();
+    if (in.waits == SHEAF__CUDA_WAITS_FIRST) wait_for_previous(); // only tables were read so far
     for (uint32_t n = 0; n < in.slots; n++) r.bring(lane);
     auto row_of = [&](int column) -> int64_t {
         const uint32_t j = 8 * tile + column;
@@ -413,16 +424,6 @@ __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
 }
 
 // --- kernels ---------------------------------------------------------------------------------
-
-__device__ __forceinline__ void launch_next()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-__device__ __forceinline__ void wait_for_previous()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
 
 // in.warps units a block, a warp each; units * tiles * heads, heads first.
 template <uint32_t C, int D, bool PRECISE>
@@ -441,6 +442,7 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
     float *item = span + sums_bytes<D, 1>() / 4;
     const sheaf__cuda_unit unit = unit_load(in.units + index);
     if (unit.first_leaf == unit.end_leaf) {
+        if (in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
         leave_zeros<D>(in, unit.query, kv_head, tile, lane);
         return;
     }
@@ -484,6 +486,7 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
         else
             sums_store<D, 1>(item, chunk, lane);
     }
+    if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
 }
 
 // Four warps a unit of one chunk, a leaf each.
@@ -500,6 +503,7 @@ __global__ void __launch_bounds__(128) decode_team(const __grid_constant__ sheaf
     unsigned char *shared = all + warp * bytes;
     const sheaf__cuda_unit unit = unit_load(in.units + index);
     if (unit.first_leaf == unit.end_leaf) {
+        if (in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
         if (warp == 0) leave_zeros<D>(in, unit.query, kv_head, tile, lane);
         return;
     }
@@ -547,6 +551,7 @@ __global__ void __launch_bounds__(128) decode_team(const __grid_constant__ sheaf
         for (int i = 0; i < 8; i++) x[i] = __fmul_rn(x[i], factor);
         output8(in.out, in.io_dtype, ((uint64_t)unit.query * in.n_q_heads + head) * D + dim, x);
     }
+    if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
 }
 
 } // namespace sheaf_cuda

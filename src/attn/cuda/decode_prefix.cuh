@@ -58,6 +58,8 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     __syncthreads();
     r.begin(unit.first_span * SHEAF__CUDA_SPAN_LEAVES, unit.end_span * SHEAF__CUDA_SPAN_LEAVES,
             lane);
+    if (in.overlap) wait_for_previous(); // only tables were read so far
+    if (in.overlap) launch_next();
     if (warp == 0)
         for (uint32_t n = 0; n < slots; n++) r.bring(lane);
     refill<C, D> fill = {at + 128, slots, 0, 0, false};
@@ -180,6 +182,7 @@ __global__ void __launch_bounds__(512)
     extern __shared__ __align__(16) float words[]; // [threads y * MERGE_EACH][D + 2]
     const uint32_t head = blockIdx.x % in.n_q_heads;
     const int d = threadIdx.x;
+    if (in.overlap) launch_next();
     if (in.overlap) wait_for_previous();
     const sheaf__cuda_merge job = in.merges[blockIdx.x / in.n_q_heads];
     if (job.kind == SHEAF__CUDA_FINAL) return;
@@ -262,27 +265,32 @@ template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
     const uint32_t tiles = (in.group + 7) / 8;
+    const bool early = in.overlap != 0;
+    sheaf__cuda_decode units = in;
+    units.waits = early ? SHEAF__CUDA_WAITS_FIRST : SHEAF__CUDA_WAITS_NEVER;
     if (in.n_prefix_units != 0) {
         const uint32_t slots = D == 256 ? 2 : 4;
+        if (early) units.waits = SHEAF__CUDA_WAITS_LAST;
         cudaError_t error = launch(decode_prefix<C, D, PRECISE>, in.n_prefix_units * in.n_kv_heads,
                                    dim3(32 * PREFIX_WARPS), prefix_bytes<C, D>((int)slots), stream,
-                                   false, in, slots);
+                                   early, in, slots);
         if (error != cudaSuccess) return error;
     }
     if (in.n_units != 0) {
         const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
         const size_t bytes = (size_t)ring_bytes<C, D>(in.slots, in.sums) * in.warps;
         cudaError_t error =
-            in.team ? launch(decode_team<C, D, PRECISE>, tasks, dim3(128), bytes, stream, false, in)
+            in.team ? launch(decode_team<C, D, PRECISE>, tasks, dim3(128), bytes, stream, early,
+                             units)
                     : launch(decode_units<C, D, PRECISE>, (tasks + in.warps - 1) / in.warps,
-                             dim3(32 * in.warps), bytes, stream, false, in);
+                             dim3(32 * in.warps), bytes, stream, early, units);
         if (error != cudaSuccess) return error;
     }
     if (in.n_merges == 0) return cudaSuccess;
     uint32_t groups = (in.merge_spans + MERGE_EACH - 1) / MERGE_EACH;
     if (groups > 512 / D) groups = 512 / D;
     return launch(decode_merge<D>, in.n_merges * in.n_q_heads, dim3(D, groups),
-                  (size_t)groups * MERGE_EACH * (D + 2) * sizeof(float), stream, in.overlap != 0, in,
+                  (size_t)groups * MERGE_EACH * (D + 2) * sizeof(float), stream, early, in,
                   C == TURBO4);
 }
 
