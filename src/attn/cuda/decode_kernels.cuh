@@ -463,28 +463,28 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
         const bool last = leaf + 1 == unit.end_leaf;
         in_chunk = !last && (leaf + 1) % SHEAF__CUDA_CHUNK_LEAVES != 0;
         if (in_chunk) continue;
+        uint32_t part = unit.part;
         if (unit.kind == SHEAF__CUDA_CHUNK) {
-            const uint32_t n = leaf / SHEAF__CUDA_CHUNK_LEAVES - first_chunk;
-            leave<C, D>(in, unit, unit.part + n, chunk, kv_head, tile, lane);
-            continue;
+            part += leaf / SHEAF__CUDA_CHUNK_LEAVES - first_chunk;
+        } else {
+            if (in_span) sums_fold<D, 1>(chunk, span, lane);
+            in_span = !last && (leaf + 1) % SHEAF__CUDA_SPAN_LEAVES != 0;
+            if (in_span) {
+                sums_store<D, 1>(span, chunk, lane);
+                continue;
+            }
+            if (unit.kind == SHEAF__CUDA_SPANS) {
+                part += leaf / SHEAF__CUDA_SPAN_LEAVES - first_span;
+            } else {
+                if (in_item) sums_fold<D, 1>(chunk, item, lane);
+                in_item = true;
+                if (!last) {
+                    sums_store<D, 1>(item, chunk, lane);
+                    continue;
+                }
+            }
         }
-        if (in_span) sums_fold<D, 1>(chunk, span, lane);
-        in_span = !last && (leaf + 1) % SHEAF__CUDA_SPAN_LEAVES != 0;
-        if (in_span) {
-            sums_store<D, 1>(span, chunk, lane);
-            continue;
-        }
-        if (unit.kind == SHEAF__CUDA_SPANS) {
-            const uint32_t n = leaf / SHEAF__CUDA_SPAN_LEAVES - first_span;
-            leave<C, D>(in, unit, unit.part + n, chunk, kv_head, tile, lane);
-            continue;
-        }
-        if (in_item) sums_fold<D, 1>(chunk, item, lane);
-        in_item = true;
-        if (last)
-            leave<C, D>(in, unit, unit.part, chunk, kv_head, tile, lane);
-        else
-            sums_store<D, 1>(item, chunk, lane);
+        leave<C, D>(in, unit, part, chunk, kv_head, tile, lane);
     }
     if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
 }

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     if (threadIdx.x == 0) {
         for (uint32_t n = 0; n < slots; n++) {
             barrier_init(at + 8 * n, 1);
-            barrier_init(at + 128 + 8 * n, PREFIX_WARPS);
+            barrier_init(at + 128 + 8 * n, 32 * PREFIX_WARPS);
         }
         fence_async();
     }
@@ -82,16 +82,14 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
         uint32_t slot = r.wait();
         scores<C, D, NT, PRECISE>(s, slot, lane, q);
         logits<C, D, NT, PRECISE>(s, slot, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap, q);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(at + 128 + 8 * r.from);
+        barrier_arrive(at + 128 + 8 * r.from);
         r.next();
         if (warp == 0) fill.after_read(r, lane);
         exponentials<D, NT>(s, now);
         slot = r.wait();
         weigh<C, D, NT, LOW>(w, s, slot, lane);
         values<C, D, NT, LOW>(now, slot, lane, w);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(at + 128 + 8 * r.from);
+        barrier_arrive(at + 128 + 8 * r.from);
         r.next();
         if (warp == 0) fill.after_read(r, lane);
         if (leaf % SHEAF__CUDA_CHUNK_LEAVES != 0)

@@ -139,6 +139,13 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+__device__ __forceinline__ float reciprocal_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ uint32_t transpose8(uint32_t x)
 {
     uint32_t y;
@@ -357,24 +364,47 @@ __device__ __forceinline__ void sums_fold(sums<D, NT> &s, const float *from, int
 
 // --- scores ----------------------------------------------------------------------------------
 
-// All steps of one tile of 16 positions against every column.
+// One step of four tiles of 16 positions against every column; four products between two of one sum.
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void
-score_step(float (&s)[NT][4][4], int i, int step, const uint32_t (&a)[4],
+score_step(float (&s)[NT][4][4], int step, const uint32_t (&a)[4][4],
            const queries<C, D, NT, PRECISE> &q)
 {
     constexpr bool HALF = shape<C, D>::HALF;
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        mma<HALF>(s[n][i], a, q.hi[n][step][0], q.hi[n][step][1]);
-        if constexpr (queries<C, D, NT, PRECISE>::LOW)
-            mma<HALF>(s[n][i], a, q.lo[n][step][0], q.lo[n][step][1]);
-    }
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) mma<HALF>(s[n][i], a[i], q.hi[n][step][0], q.hi[n][step][1]);
+    if constexpr (queries<C, D, NT, PRECISE>::LOW)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                mma<HALF>(s[n][i], a[i], q.lo[n][step][0], q.lo[n][step][1]);
 }
 
 __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
 {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+// Four numbers each of two rows, x and y, the w-th of those that were loaded.
+template <uint32_t C>
+__device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y, int w)
+{
+    if constexpr (C == INT8) {
+        widen(word(x, w) ^ 0x80808080u, a[0], a[2]);
+        widen(word(y, w) ^ 0x80808080u, a[1], a[3]);
+    } else if constexpr (C == TURBO4) {
+        uint32_t x0, x1, y0, y1;
+        levels(word(x, w >> 1), x0, x1);
+        levels(word(y, w >> 1), y0, y1);
+        widen(w & 1 ? x1 : x0, a[0], a[2]);
+        widen(w & 1 ? y1 : y0, a[1], a[3]);
+    } else {
+        a[0] = word(x, 2 * w), a[1] = word(y, 2 * w);
+        a[2] = word(x, 2 * w + 1), a[3] = word(y, 2 * w + 1);
+    }
 }
 
 // s: [tile][...] sums over dimensions, before any scale
@@ -385,6 +415,7 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int 
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
     constexpr int BYTES = S::ROW >= 64 ? 16 : 8; // of a row that a lane takes at once
+    constexpr int STEPS = S::STEPS * 4 * BYTES / S::ROW; // of a dot product in them
     const uint32_t at = slot + ((g >> 1) ^ (2 * (g & 1))) * S::PIECE + (g & 1) * S::ROW + t * BYTES;
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -393,37 +424,22 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int 
 #pragma unroll
             for (int c = 0; c < 4; c++) s[n][i][c] = 0.0f;
 #pragma unroll
-    for (int j = 0; j < S::ROW / (4 * BYTES); j++)
+    for (int j = 0; j < S::ROW / (4 * BYTES); j++) {
+        uint4 x[4], y[4];
+        uint32_t a[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t from = at + 4 * i * S::ROW + 4 * j * BYTES;
-            const uint4 x = load_up_to_16<BYTES>(from);
-            const uint4 y = load_up_to_16<BYTES>(from + 2 * S::ROW);
-            if constexpr (S::RAW) {
-                const uint32_t a[4] = {x.x, y.x, x.y, y.y}, b[4] = {x.z, y.z, x.w, y.w};
-                score_step<C, D, NT, PRECISE>(s, i, 2 * j, a, q);
-                score_step<C, D, NT, PRECISE>(s, i, 2 * j + 1, b, q);
-            } else if constexpr (C == INT8) {
-#pragma unroll
-                for (int w = 0; w < 4; w++) {
-                    uint32_t a[4];
-                    widen(word(x, w) ^ 0x80808080u, a[0], a[2]);
-                    widen(word(y, w) ^ 0x80808080u, a[1], a[3]);
-                    score_step<C, D, NT, PRECISE>(s, i, 4 * j + w, a, q);
-                }
-            } else {
-#pragma unroll
-                for (int w = 0; w < BYTES / 4; w++) {
-                    uint32_t x0, x1, y0, y1, a[4];
-                    levels(word(x, w), x0, x1);
-                    levels(word(y, w), y0, y1);
-                    widen(x0, a[0], a[2]), widen(y0, a[1], a[3]);
-                    score_step<C, D, NT, PRECISE>(s, i, (BYTES / 2) * j + 2 * w, a, q);
-                    widen(x1, a[0], a[2]), widen(y1, a[1], a[3]);
-                    score_step<C, D, NT, PRECISE>(s, i, (BYTES / 2) * j + 2 * w + 1, a, q);
-                }
-            }
+            x[i] = load_up_to_16<BYTES>(from);
+            y[i] = load_up_to_16<BYTES>(from + 2 * S::ROW);
         }
+#pragma unroll
+        for (int w = 0; w < STEPS; w++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) dot_operand<C>(a[i], x[i], y[i], w);
+            score_step<C, D, NT, PRECISE>(s, STEPS * j + w, a, q);
+        }
+    }
 }
 
 // A maximum or a sum over the eight lanes that hold the rows of a column, the same in all of them.
@@ -449,7 +465,23 @@ struct seen {
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// Products to base-2 logits. k_scales: [64] in shared memory, of quantized codecs.
+// c tanh(x / c), times LOG2E, of all; apart, so that its code does not lie among what always runs.
+template <int NT> __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
+{
+    const float inner = __fdiv_rn(2.0f * LOG2E, softcap), outer = __fmul_rn(softcap, LOG2E);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const float e = exp2_fast(__fmul_rn(s[n][i][c], inner));
+                const float half = reciprocal_fast(__fadd_rn(e, 1.0f));
+                s[n][i][c] = __fmul_rn(__fmaf_rn(-2.0f, half, 1.0f), outer);
+            }
+}
+
+// Products to base-2 logits. q.scale has no LOG2E where there is a soft cap.
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int lane, seen see,
                                        float softcap, const queries<C, D, NT, PRECISE> &q)
@@ -459,25 +491,32 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int 
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int f = 0; f < 2; f++) {
-            const int position = position_of(g, i, f);
             float scale = 1.0f;
             if constexpr (!shape<C, D>::RAW)
-                scale = __uint_as_float(load4(slot + shape<C, D>::SCALES + 4 * position));
-            const bool visible = see.whole || (position >= see.lo && position < see.hi);
+                scale = __uint_as_float(
+                    load4(slot + shape<C, D>::SCALES + 4 * position_of(g, i, f)));
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     float x = s[n][i][2 * f + c];
                     if constexpr (!shape<C, D>::RAW) x = __fmul_rn(x, scale);
-                    x = __fmul_rn(x, q.scale[n][c]);
-                    if (softcap != 0.0f) { // q.scale has no LOG2E then
-                        float e = exp2_fast(__fmul_rn(x, __fdiv_rn(2.0f * LOG2E, softcap)));
-                        float tanh = __fsub_rn(1.0f, __fdiv_rn(2.0f, __fadd_rn(e, 1.0f)));
-                        x = __fmul_rn(tanh, __fmul_rn(softcap, LOG2E));
-                    }
-                    s[n][i][2 * f + c] = visible ? x : -INFINITY;
+                    s[n][i][2 * f + c] = __fmul_rn(x, q.scale[n][c]);
                 }
+        }
+    if (softcap != 0.0f) cap_logits<NT>(s, softcap);
+    if (see.whole) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int f = 0; f < 2; f++) {
+            const int position = position_of(g, i, f);
+            const bool visible = position >= see.lo && position < see.hi;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (!visible) s[n][i][2 * f + c] = -INFINITY;
         }
 }
 

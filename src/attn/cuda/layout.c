@@ -19,7 +19,6 @@
 #define DEFAULT_PREFIX  (2 * SHEAF__CUDA_SPAN)
 #define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
 #define WARPS_AT_ONCE   4 /* of a multiprocessor, by the rings that fit its shared memory */
-#define DEFAULT_SLOTS   3
 #define MAX_SHARED      (227 * 1024) /* bytes of a block, of compute capability 9.0 */
 
 typedef struct set {
@@ -215,7 +214,10 @@ static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shap
     }
     l->warps = t->warps != 0 ? t->warps : 1;
     l->sums = each > 4 || each == 3 ? 2 : 1; /* three chunks may lie in two spans */
-    l->slots = slots_of(l, shape, t->slots != 0 ? t->slots : DEFAULT_SLOTS);
+    l->slots = slots_of(l, shape,
+                        t->slots != 0                      ? t->slots
+                        : shape->codec <= SHEAF_CODEC_BF16 ? 3
+                                                           : 2);
     return each;
 }
 
