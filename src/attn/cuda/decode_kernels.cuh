@@ -17,7 +17,8 @@
 
 #include "attn/cuda/decode_tile.cuh"
 
-namespace sheaf_cuda {
+namespace sheaf_cuda
+{
 
 constexpr int HEAD_BYTES = 256;
 constexpr int PREFIX_WARPS = 8;
@@ -50,7 +51,8 @@ __device__ __forceinline__ float input(const void *q, uint32_t dtype, uint64_t a
 }
 
 // Eight consecutive results.
-__device__ __forceinline__ void output8(void *out, uint32_t dtype, uint64_t at, const float (&x)[8])
+__device__ __forceinline__ void output8(void *out, uint32_t dtype, uint64_t at,
+                                        const float (&x)[8])
 {
     if (dtype == F32) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(out) + at);
@@ -63,13 +65,14 @@ __device__ __forceinline__ void output8(void *out, uint32_t dtype, uint64_t at, 
         y = make_uint4(pack<true>(x[0], x[1]), pack<true>(x[2], x[3]), pack<true>(x[4], x[5]),
                        pack<true>(x[6], x[7]));
     else
-        y = make_uint4(pack<false>(x[0], x[1]), pack<false>(x[2], x[3]), pack<false>(x[4], x[5]),
-                       pack<false>(x[6], x[7]));
+        y = make_uint4(pack<false>(x[0], x[1]), pack<false>(x[2], x[3]),
+                       pack<false>(x[4], x[5]), pack<false>(x[6], x[7]));
     *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(out) + at) = y;
 }
 
 // What a sink and the denominator make of sums: multiply by it.
-__device__ __forceinline__ float finish_factor(const float *sinks, uint32_t head, float m, float l)
+__device__ __forceinline__ float finish_factor(const float *sinks, uint32_t head, float m,
+                                               float l)
 {
     float a = 1.0f;
     if (sinks != nullptr) {
@@ -132,8 +135,7 @@ __device__ __forceinline__ void pack_queries(queries<C, D, NT, PRECISE> &to,
 #pragma unroll
             for (int i = 0; i < E; i++)
                 all[column][i] =
-                    row < 0 ? 0.0f
-                            : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
+                    row < 0 ? 0.0f : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
         }
 #pragma unroll
         for (int column = 0; column < 8; column++) {
@@ -187,13 +189,13 @@ template <uint32_t C, int D> struct ring {
     uint32_t lo, hi;         // of the item
     uint32_t bars, slots_at; // in shared memory
     uint32_t n_slots;
-    uint32_t leaf, end; // the next to bring
-    uint32_t row, ahead; // lane p: of piece p of that leaf, and of the next
-    uint32_t at, half;  // the slot to fill; 0: K is next
+    uint32_t leaf, end;   // the next to bring
+    uint32_t row, ahead;  // lane p: of piece p of that leaf, and of the next
+    uint32_t at, half;    // the slot to fill; 0: K is next
     uint32_t from, phase; // the slot to read
 
-    __device__ __forceinline__ void init(const sheaf__cuda_decode &in, uint32_t head, uint32_t shared,
-                                         uint32_t slots, uint32_t n)
+    __device__ __forceinline__ void init(const sheaf__cuda_decode &in, uint32_t head,
+                                         uint32_t shared, uint32_t slots, uint32_t n)
     {
         k = in.base + in.k_offset + head * in.k_head_stride;
         v = in.base + in.v_offset + head * in.v_head_stride;
@@ -238,7 +240,8 @@ template <uint32_t C, int D> struct ring {
         if (mine) {
             const uint32_t inside =
                 (leaf * SHEAF__CUDA_LEAF + 16 * lane) & ((1u << block_shift) - 1);
-            const unsigned char *segment = half ? v + row * row_stride_v : k + row * row_stride_k;
+            const unsigned char *segment =
+                half ? v + row * row_stride_v : k + row * row_stride_k;
             bulk_copy(slot + lane * S::PIECE, segment + inside * S::ROW, 16 * S::ROW, bar);
             if constexpr (!S::RAW)
                 bulk_copy(slot + S::SCALES + 64 * lane,
@@ -321,7 +324,8 @@ __device__ __forceinline__ void octet(float (&x)[8], const sums<D, NT> &s, int n
 }
 
 template <uint32_t C, int D, int NT>
-__device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int n, int c, int lane)
+__device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int n, int c,
+                                           int lane)
 {
     const int g = lane >> 2;
 #pragma unroll
@@ -337,9 +341,9 @@ __device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int 
 
 // Writes the columns of one KV head's tile: a part, or the result.
 template <uint32_t C, int D>
-__device__ __forceinline__ void leave(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit,
-                                      uint64_t part, const sums<D, 1> &s, uint32_t kv_head,
-                                      uint32_t tile, int lane)
+__device__ __forceinline__ void
+leave(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit, uint64_t part,
+      const sums<D, 1> &s, uint32_t kv_head, uint32_t tile, int lane)
 {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -381,7 +385,8 @@ __device__ __forceinline__ void leave_zeros(const sheaf__cuda_decode &in, uint32
     for (uint32_t j = 8 * tile; j < end; j++)
         if (lane < D / 8)
             output8(in.out, in.io_dtype,
-                    ((uint64_t)query * in.n_q_heads + kv_head * in.group + j) * D + 8 * lane, zeros);
+                    ((uint64_t)query * in.n_q_heads + kv_head * in.group + j) * D + 8 * lane,
+                    zeros);
 }
 
 __device__ __forceinline__ void launch_next()
@@ -396,11 +401,10 @@ __device__ __forceinline__ void wait_for_previous()
 
 // What a warp or a team needs before its first leaf: the ring filled, then the queries packed.
 template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
-                                           const sheaf__cuda_unit &unit, uint32_t first,
-                                           uint32_t end, uint32_t kv_head, uint32_t tile,
-                                           unsigned char *shared, int lane, ring<C, D> &r,
-                                           queries<C, D, 1, PRECISE> &q)
+__device__ __forceinline__ void
+unit_begin(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit, uint32_t first,
+           uint32_t end, uint32_t kv_head, uint32_t tile, unsigned char *shared, int lane,
+           ring<C, D> &r, queries<C, D, 1, PRECISE> &q)
 {
     const uint32_t at = shared_address(shared);
     r.init(in, kv_head, at, at + ring_bytes<C, D>(0, in.sums), in.slots);
@@ -411,7 +415,8 @@ __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
     }
     r.begin(first, end, lane);
     __syncwarp();
-    if (in.waits == SHEAF__CUDA_WAITS_FIRST) wait_for_previous(); // only tables were read so far
+    if (in.waits == SHEAF__CUDA_WAITS_FIRST)
+        wait_for_previous(); // only tables were read so far
     for (uint32_t n = 0; n < in.slots; n++) r.bring(lane);
     auto row_of = [&](int column) -> int64_t {
         const uint32_t j = 8 * tile + column;
@@ -427,7 +432,8 @@ __device__ __forceinline__ void unit_begin(const sheaf__cuda_decode &in,
 
 // in.warps units a block, a warp each; units * tiles * heads, heads first.
 template <uint32_t C, int D, bool PRECISE>
-__global__ void __launch_bounds__(128) decode_units(const __grid_constant__ sheaf__cuda_decode in)
+__global__ void __launch_bounds__(128)
+    decode_units(const __grid_constant__ sheaf__cuda_decode in)
 {
     extern __shared__ __align__(128) unsigned char all[];
     const int lane = threadIdx.x & 31;
@@ -448,8 +454,8 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
     }
     ring<C, D> r;
     queries<C, D, 1, PRECISE> q;
-    unit_begin<C, D, PRECISE>(in, unit, unit.first_leaf, unit.end_leaf, kv_head, tile, shared, lane,
-                              r, q);
+    unit_begin<C, D, PRECISE>(in, unit, unit.first_leaf, unit.end_leaf, kv_head, tile, shared,
+                              lane, r, q);
     sums<D, 1> chunk, now;
     bool in_chunk = false, in_span = false, in_item = false;
     const uint32_t first_chunk = unit.first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
@@ -491,7 +497,8 @@ __global__ void __launch_bounds__(128) decode_units(const __grid_constant__ shea
 
 // Four warps a unit of one chunk, a leaf each.
 template <uint32_t C, int D, bool PRECISE>
-__global__ void __launch_bounds__(128) decode_team(const __grid_constant__ sheaf__cuda_decode in)
+__global__ void __launch_bounds__(128)
+    decode_team(const __grid_constant__ sheaf__cuda_decode in)
 {
     extern __shared__ __align__(128) unsigned char all[];
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -523,8 +530,10 @@ __global__ void __launch_bounds__(128) decode_team(const __grid_constant__ sheaf
         const uint32_t j = 8 * tile + 2 * t + c;
         float x[8], m = 0.0f, l = 0.0f;
         for (uint32_t n = unit.first_leaf; n < unit.end_leaf; n++) {
-            const float *from = reinterpret_cast<const float *>(all + (n & 3) * bytes + HEAD_BYTES);
-            const float bm = from[(D / 4 + c) * 32 + lane], bl = from[(D / 4 + 2 + c) * 32 + lane];
+            const float *from =
+                reinterpret_cast<const float *>(all + (n & 3) * bytes + HEAD_BYTES);
+            const float bm = from[(D / 4 + c) * 32 + lane],
+                        bl = from[(D / 4 + 2 + c) * 32 + lane];
             const bool only = n == unit.first_leaf;
             const float top = only ? bm : fmaxf(m, bm);
             const float ea = exp2_fast(__fsub_rn(m, top)), eb = exp2_fast(__fsub_rn(bm, top));

@@ -7,7 +7,8 @@
 
 #include "attn/cuda/decode_kernels.cuh"
 
-namespace sheaf_cuda {
+namespace sheaf_cuda
+{
 
 // --- shared prefixes ----------------------------------------------------------------------------
 
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
         weights<NT, LOW> w;
         uint32_t slot = r.wait();
         scores<C, D, NT, PRECISE>(s, slot, lane, q);
-        logits<C, D, NT, PRECISE>(s, slot, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap, q);
+        logits<C, D, NT, PRECISE>(s, slot, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap,
+                                  q);
         barrier_arrive(at + 128 + 8 * r.from);
         r.next();
         if (warp == 0) fill.after_read(r, lane);
@@ -109,12 +111,12 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
             for (int c = 0; c < 2; c++) {
                 const uint32_t row = first_row + (uint32_t)(8 * n + 2 * t + c);
                 if (row >= n_rows) continue;
-                const uint64_t part = (uint64_t)unit.part +
-                                      (uint64_t)(leaf / SHEAF__CUDA_SPAN_LEAVES) *
-                                          unit.n_members +
-                                      row / in.group;
-                part_write<C, D, NT>(
-                    part_at(in, D, part, kv_head * in.group + row % in.group), chunk, n, c, lane);
+                const uint64_t part =
+                    (uint64_t)unit.part +
+                    (uint64_t)(leaf / SHEAF__CUDA_SPAN_LEAVES) * unit.n_members +
+                    row / in.group;
+                part_write<C, D, NT>(part_at(in, D, part, kv_head * in.group + row % in.group),
+                                     chunk, n, c, lane);
             }
     }
 }
@@ -153,7 +155,8 @@ __device__ __forceinline__ span_parts parts_of(const sheaf__cuda_merge &job, uin
         return {(uint64_t)job.prefix_part + (uint64_t)span * job.prefix_stride, 1};
     if (job.kind == SHEAF__CUDA_WHOLE) return {job.part, 1};
     if (job.kind == SHEAF__CUDA_SPANS) return {(uint64_t)job.part + (span - job.first), 1};
-    const uint32_t from = max(job.first, 4 * span), to = min(job.first + job.n_parts, 4 * span + 4);
+    const uint32_t from = max(job.first, 4 * span),
+                   to = min(job.first + job.n_parts, 4 * span + 4);
     return {(uint64_t)job.part + (from - job.first), to - from};
 }
 
@@ -241,12 +244,12 @@ __global__ void __launch_bounds__(512)
 // --- launches ---------------------------------------------------------------------------------
 
 template <typename K, typename... A>
-static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared, cudaStream_t stream,
-                          bool early, A... args)
+static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared,
+                          cudaStream_t stream, bool early, A... args)
 {
     if (shared > 48 * 1024) {
-        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 (int)shared);
+        cudaError_t error = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (error != cudaSuccess) return error;
     }
     cudaLaunchAttribute attribute = {};
@@ -269,9 +272,9 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
     if (in.n_prefix_units != 0) {
         const uint32_t slots = D == 256 ? 2 : 4;
         if (early) units.waits = SHEAF__CUDA_WAITS_LAST;
-        cudaError_t error = launch(decode_prefix<C, D, PRECISE>, in.n_prefix_units * in.n_kv_heads,
-                                   dim3(32 * PREFIX_WARPS), prefix_bytes<C, D>((int)slots), stream,
-                                   early, in, slots);
+        cudaError_t error = launch(decode_prefix<C, D, PRECISE>,
+                                   in.n_prefix_units * in.n_kv_heads, dim3(32 * PREFIX_WARPS),
+                                   prefix_bytes<C, D>((int)slots), stream, early, in, slots);
         if (error != cudaSuccess) return error;
     }
     if (in.n_units != 0) {

@@ -28,7 +28,8 @@
 
 #include "attn/cuda/decode.h"
 
-namespace sheaf_cuda {
+namespace sheaf_cuda
+{
 
 constexpr uint32_t F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, TURBO4 = 4; // as sheaf/codec.h
 constexpr uint32_t ALL = 0xffffffffu;
@@ -187,7 +188,8 @@ template <bool HALF> __device__ __forceinline__ float2 unpack(uint32_t r)
 }
 
 // What packing left behind, packed itself.
-template <bool HALF> __device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
+template <bool HALF>
+__device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
 {
     float2 h = unpack<HALF>(hi);
     return pack<HALF>(__fsub_rn(x, h.x), __fsub_rn(y, h.y));
@@ -200,8 +202,10 @@ __device__ __forceinline__ void widen(uint32_t u, uint32_t &lo, uint32_t &hi)
 {
     const uint32_t magic = 0x64646464u, bias = 0x64806480u; // 1024 + u; 1024 + 128
     uint32_t a = permute(u, magic, 0x4140u), b = permute(u, magic, 0x4342u);
-    __half2 x = __hsub2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<const __half2 *>(&bias));
-    __half2 y = __hsub2(*reinterpret_cast<__half2 *>(&b), *reinterpret_cast<const __half2 *>(&bias));
+    __half2 x =
+        __hsub2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<const __half2 *>(&bias));
+    __half2 y =
+        __hsub2(*reinterpret_cast<__half2 *>(&b), *reinterpret_cast<const __half2 *>(&bias));
     lo = *reinterpret_cast<uint32_t *>(&x);
     hi = *reinterpret_cast<uint32_t *>(&y);
 }
@@ -209,7 +213,8 @@ __device__ __forceinline__ void widen(uint32_t u, uint32_t &lo, uint32_t &hi)
 // Eight codes of turbo4 as biased levels: codes 0 to 3 in lo, 4 to 7 in hi.
 __device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &hi)
 {
-    const uint32_t n0 = 0x46352001u, n1 = 0x7a6e6154u; // codes 0 to 7: -127 -96 ... -6, plus 128
+    const uint32_t n0 = 0x46352001u,
+                   n1 = 0x7a6e6154u; // codes 0 to 7: -127 -96 ... -6, plus 128
     const uint32_t p0 = 0xac9f9286u, p1 = 0xffe0cbbau; // codes 8 to 15: 6 18 ... 127, plus 128
     uint32_t index = codes & 0x77777777u;
     uint32_t sign = ((codes >> 1) & 0x44444444u) | 0x32103210u;
@@ -255,7 +260,8 @@ template <uint32_t C, int D, int NT, bool PRECISE> struct queries {
 };
 
 template <int D, int NT> struct sums {
-    float o[NT][D / 64][4][4]; // [octet][dimension pair m, m + 4][column, row half as mma gives it]
+    float o[NT][D / 64][4]
+           [4]; // [octet][dimension pair m, m + 4][column, row half as mma gives it]
     float m[NT][2], l[NT][2];
 };
 
@@ -357,8 +363,8 @@ __device__ __forceinline__ void sums_fold(sums<D, NT> &s, const float *from, int
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
                     float a = from[(((n * (D / 64) + k) * 4 + j) * 4 + c) * 32 + lane];
-                    s.o[n][k][j][c] = __fmaf_rn(s.o[n][k][j][c], eb[n][c & 1],
-                                                __fmul_rn(a, ea[n][c & 1]));
+                    s.o[n][k][j][c] =
+                        __fmaf_rn(s.o[n][k][j][c], eb[n][c & 1], __fmul_rn(a, ea[n][c & 1]));
                 }
 }
 
@@ -366,15 +372,16 @@ __device__ __forceinline__ void sums_fold(sums<D, NT> &s, const float *from, int
 
 // One step of four tiles of 16 positions against every column; four products between two of one sum.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void
-score_step(float (&s)[NT][4][4], int step, const uint32_t (&a)[4][4],
-           const queries<C, D, NT, PRECISE> &q)
+__device__ __forceinline__ void score_step(float (&s)[NT][4][4], int step,
+                                           const uint32_t (&a)[4][4],
+                                           const queries<C, D, NT, PRECISE> &q)
 {
     constexpr bool HALF = shape<C, D>::HALF;
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) mma<HALF>(s[n][i], a[i], q.hi[n][step][0], q.hi[n][step][1]);
+        for (int i = 0; i < 4; i++)
+            mma<HALF>(s[n][i], a[i], q.hi[n][step][0], q.hi[n][step][1]);
     if constexpr (queries<C, D, NT, PRECISE>::LOW)
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -390,7 +397,8 @@ __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
 
 // Four numbers each of two rows, x and y, the w-th of those that were loaded.
 template <uint32_t C>
-__device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y, int w)
+__device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y,
+                                            int w)
 {
     if constexpr (C == INT8) {
         widen(word(x, w) ^ 0x80808080u, a[0], a[2]);
@@ -414,9 +422,10 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int 
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
-    constexpr int BYTES = S::ROW >= 64 ? 16 : 8; // of a row that a lane takes at once
+    constexpr int BYTES = S::ROW >= 64 ? 16 : 8;         // of a row that a lane takes at once
     constexpr int STEPS = S::STEPS * 4 * BYTES / S::ROW; // of a dot product in them
-    const uint32_t at = slot + ((g >> 1) ^ (2 * (g & 1))) * S::PIECE + (g & 1) * S::ROW + t * BYTES;
+    const uint32_t at =
+        slot + ((g >> 1) ^ (2 * (g & 1))) * S::PIECE + (g & 1) * S::ROW + t * BYTES;
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -466,7 +475,8 @@ struct seen {
 constexpr float LOG2E = 1.4426950408889634f;
 
 // c tanh(x / c), times LOG2E, of all; apart, so that its code does not lie among what always runs.
-template <int NT> __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
+template <int NT>
+__device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
 {
     const float inner = __fdiv_rn(2.0f * LOG2E, softcap), outer = __fmul_rn(softcap, LOG2E);
 #pragma unroll
@@ -567,8 +577,8 @@ __device__ __forceinline__ void weigh(weights<NT, LOW> &w, float (&p)[NT][4][4],
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int f = 0; f < 2; f++) {
-                scale[i][f] =
-                    __uint_as_float(load4(slot + shape<C, D>::SCALES + 4 * position_of(g, i, f)));
+                scale[i][f] = __uint_as_float(
+                    load4(slot + shape<C, D>::SCALES + 4 * position_of(g, i, f)));
                 top = fmaxf(top, scale[i][f]);
             }
         uint32_t exponent = __float_as_uint(column_max(top)) & 0x7f800000u;
@@ -668,9 +678,10 @@ __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t at, i
                                                  const int (&piece)[2])
 {
     using S = shape<C, D>;
-    constexpr int WORDS = C == INT8 ? 2 : 1;                    // of an octet
-    constexpr int BYTES = C == INT8 && D > 64 ? 16 : S::ROW / 8; // of a row that a lane takes at once
-    constexpr int EACH = BYTES / (4 * WORDS);                   // octets in them
+    constexpr int WORDS = C == INT8 ? 2 : 1; // of an octet
+    constexpr int BYTES =
+        C == INT8 && D > 64 ? 16 : S::ROW / 8; // of a row that a lane takes at once
+    constexpr int EACH = BYTES / (4 * WORDS);  // octets in them
 #pragma unroll
     for (int v = 0; v < S::OCTETS / EACH; v++) {
         uint4 x[2][2];

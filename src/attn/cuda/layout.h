@@ -50,8 +50,8 @@ typedef struct sheaf__cuda_layout {
     uint64_t prefix_tokens; /* that were not read again */
 } sheaf__cuda_layout;
 
-/* items: rows_at as the rows will lie; those of several queries are left out. views: for their rows. SHEAF_E_NO_MEMORY,
- * SHEAF_E_OVERFLOW: too many parts. */
+/* items: rows_at as the rows will lie; those of several queries are left out. views: for their
+ * rows. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: too many parts. */
 SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout,
                                                sheaf__memory *memory,
                                                const sheaf__cuda_shape *shape,
