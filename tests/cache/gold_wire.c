@@ -8,9 +8,9 @@
 /* ---- what they hold ------------------------------------------------------------------------ */
 
 /* 10 tokens, and a fork that goes on from the 7th: the first block is shared. */
-static bytes make_one(fixture *f)
+static bytes make_forked(fixture *f, const sheaf_layer *layers)
 {
-    fixture_open(f, golden_one, N_GOLDEN, 4, 16);
+    fixture_open(f, layers, N_GOLDEN, 4, 16);
     sheaf_sequence *a = sequence_of_length(f, 6, 1), *b = fork_of(a);
     assert_int_equal(append(f, a, 4, 50), SHEAF_OK);
     assert_int_equal(append(f, b, 3, 90), SHEAF_OK);
@@ -19,6 +19,16 @@ static bytes make_one(fixture *f)
     sheaf_parked_destroy(parked[0]);
     sheaf_parked_destroy(parked[1]);
     return b_;
+}
+
+static bytes make_one(fixture *f)
+{
+    return make_forked(f, golden_one);
+}
+
+static bytes make_quant(fixture *f)
+{
+    return make_forked(f, golden_quant);
 }
 
 /* 15 tokens of which the window has let go of two blocks; and a sequence without tokens. */
@@ -73,6 +83,7 @@ static void the_writer_makes_exactly_the_committed_streams(void **state)
     (void)state;
     is_golden(make_one, GOLDEN_ONE);
     is_golden(make_two, GOLDEN_TWO);
+    is_golden(make_quant, GOLDEN_QUANT);
     is_golden(make_block, GOLDEN_BLOCK);
 }
 
@@ -213,6 +224,7 @@ static void a_stream_cut_at_any_byte_is_refused(void **state)
     (void)state;
     damage(GOLDEN_ONE, golden_one, false, true);
     damage(GOLDEN_TWO, golden_two, false, true);
+    damage(GOLDEN_QUANT, golden_quant, false, true);
     damage(GOLDEN_BLOCK, golden_two, true, true);
 }
 
@@ -221,6 +233,7 @@ static void a_stream_with_any_bit_flipped_is_refused(void **state)
     (void)state;
     damage(GOLDEN_ONE, golden_one, false, false);
     damage(GOLDEN_TWO, golden_two, false, false);
+    damage(GOLDEN_QUANT, golden_quant, false, false);
     damage(GOLDEN_BLOCK, golden_two, true, false);
 }
 

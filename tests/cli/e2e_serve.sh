@@ -175,6 +175,17 @@ NOTIFY_SOCKET=$work/nobody start
 stop
 tap_equal a_service_manager_that_is_gone_is_no_matter 0 "$code"
 
+# ---- quantized keys and values ---------------------------------------------------------------
+
+SHEAF_KV_DTYPE_V=turbo4 start --kv-dtype int8
+tap_equal props_name_both_types "int8 turbo4" "$(get "$url/props" | jq -r '[.. | objects | select(has("k_dtype"))][0] | .k_dtype + " " + .v_dtype')"
+first=$(post /v1/completions '{"prompt":"Once upon a time","max_tokens":8,"temperature":0}' | jq -r '.choices[0].text')
+second=$(post /v1/completions '{"prompt":"Once upon a time","max_tokens":8,"temperature":0}' | jq -r '.choices[0].text')
+tap_equal quantized_answers_are_repeated_from_the_cache "$first" "$second"
+tap_equal quantized_answers_are_not_empty 1 "$([ -n "$first" ] && echo 1)"
+stop
+tap_equal a_server_of_quantized_blocks_ends_in_order 0 "$code"
+
 # ---- keys, the environment -------------------------------------------------------------------
 
 printf 'first\n\nsecond\r\n' >"$work/keys"
@@ -249,6 +260,8 @@ bad a_batch_below_a_chunk_is_refused "--batch-tokens: 64 are less than the 128" 
 bad a_name_that_json_cannot_hold_is_refused "--model-name: is not UTF-8" --model-name $'a\377'
 bad an_unknown_template_is_refused ".*klingon" --chat-template klingon
 bad an_unknown_level_is_refused "--log-level: 'loud' is not one of debug info" --log-level loud
+bad an_unknown_type_of_values_is_refused "--kv-dtype-v: 'int4' is not one of f32 f16 bf16 int8 turbo4" --kv-dtype-v int4
+bad_variable SHEAF_KV_DTYPE_K=int4 "'int4' is not one of f32 f16"
 bad_variable SHEAF_PORT=http "'http' is not a whole number"
 bad_variable SHEAF_PARALLEL=0 "'0' is not a whole number from 1"
 bad_variable SHEAF_KV_CACHE_BUDGET=4GB "'4GB' is not"

@@ -19,7 +19,8 @@ static void code(uint32_t codec, uint32_t dim, const float *x, float *decoded)
 static double largest_of(const float *x, uint32_t dim)
 {
     double largest = 0;
-    for (uint32_t d = 0; d < dim; d++) largest = fmax(largest, fabs((double)x[d]));
+    for (uint32_t d = 0; d < dim; d++)
+        if (fabs((double)x[d]) > largest) largest = fabs((double)x[d]);
     return largest;
 }
 
