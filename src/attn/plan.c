@@ -373,6 +373,7 @@ static sheaf_status add_tasks(sheaf_attn_plan *plan)
     const uint32_t heads = plan->options.n_kv_heads;
     uint64_t n_tasks = 0;
     sheaf_status st;
+    if ((uint64_t)next->n_tiles * heads > UINT32_MAX) return SHEAF_E_OVERFLOW; /* of a merge */
     next->run_shift = choose_shift(plan);
     place_parts(plan, &n_tasks);
     GROW(plan, tasks, task_capacity, n_tasks, st);

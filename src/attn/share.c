@@ -48,7 +48,7 @@ static uint32_t hash_split(const sheaf_kv_view *view, uint32_t split)
 {
     uint64_t first = (uint64_t)split * SHEAF__ATTN_SPLIT / view->block_tokens;
     uint64_t end = ((uint64_t)(split + 1) * SHEAF__ATTN_SPLIT - 1) / view->block_tokens + 1;
-    uint64_t h = split;
+    uint64_t h = (split ^ (uintptr_t)view->base) * 0x9e3779b97f4a7c15ull;
     for (uint64_t b = first; b < end && view->rows != NULL; b++)
         h = (h ^ view->rows[b - view->first_block]) * 0x9e3779b97f4a7c15ull;
     return (uint32_t)(h >> 32);
