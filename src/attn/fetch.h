@@ -66,4 +66,59 @@ sheaf__attn_fetch_after_value(const sheaf__attn_split *in, uint32_t p, size_t fr
                       sheaf__attn_after_value(in, p, SHEAF__ATTN_FAR), from, to);
 }
 
+/* The same order walked by whole rows, for a kernel that reads every byte once and soon: lines come
+ * into L1 past the caches that other data needs. What is read first was fetched by the split
+ * before. */
+#define SHEAF__ATTN_AHEAD_BYTES 8192
+
+typedef struct sheaf__attn_ahead {
+    const unsigned char *const *rows; /* [left], then those of the next stage */
+    uint32_t left;
+    uint32_t bytes; /* of a row */
+    uint32_t next;  /* 1: the values, 2: the next split's keys, 3: nothing */
+    uint32_t skip;  /* rows that lie ahead when the reading begins */
+    uint32_t k_bytes;
+    uint32_t v_bytes;
+    const sheaf__attn_split *in;
+} sheaf__attn_ahead;
+
+static inline sheaf__attn_ahead sheaf__attn_ahead_begin(const sheaf__attn_split *in,
+                                                        uint32_t k_bytes, uint32_t v_bytes)
+{
+    uint32_t n = in->end - in->first, skip = SHEAF__ATTN_AHEAD_BYTES / k_bytes;
+    if (skip > n) skip = n;
+    return (sheaf__attn_ahead){
+        in->k + in->first + skip, n - skip, k_bytes, 1, skip, k_bytes, v_bytes, in};
+}
+
+/* Goes on to the next stage. */
+static __attribute__((noinline, unused)) void sheaf__attn_ahead_turn(sheaf__attn_ahead *a)
+{
+    if (a->next == 1) {
+        a->rows = a->in->v + a->in->first;
+        a->left = a->in->end - a->in->first;
+        a->bytes = a->v_bytes;
+    } else if (a->next == 2) {
+        a->rows = a->in->next_k;
+        a->left = a->in->n_next < a->skip ? a->in->n_next : a->skip;
+        a->bytes = a->k_bytes;
+    }
+    if (a->next < 3) a->next++;
+}
+
+/* Fetches the next n rows. */
+static inline void sheaf__attn_ahead_fetch(sheaf__attn_ahead *a, uint32_t n)
+{
+    for (; n > 0; n--) {
+        while (a->left == 0) {
+            if (a->next == 3) return;
+            sheaf__attn_ahead_turn(a);
+        }
+        const unsigned char *row = *a->rows++;
+        a->left--;
+        for (uint32_t b = 0; b < a->bytes; b += SHEAF__ATTN_LINE)
+            __builtin_prefetch(row + b, 0, 0);
+    }
+}
+
 #endif

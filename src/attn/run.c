@@ -116,7 +116,6 @@ static sheaf__attn_split split_of(const sheaf__attn_job *job, const sheaf__attn_
         .key_dim = o->key_dim,
         .value_dim = o->value_dim,
         .o_stride = job->plan->o_stride,
-        .codec_k = unit_view(job, unit)->codec_k,
         .scale = o->scale,
         .softcap = o->softcap,
         .q = set->q,
@@ -144,8 +143,9 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
     uint32_t node_end = sheaf__attn_first_node(unit, shift, all).end;
     reach reaches[2]; /* of this split and of the next */
     sheaf__attn_split in = split_of(job, unit, set, scratch);
-    plan->kernels->pack(&in);
     reach_split(job, task, set, all.lo, &reaches[0]);
+    in.codec_k = reaches[0].at.codec_k; /* gathered keys are f32 */
+    plan->kernels->pack(&in);
     for (uint32_t split = all.lo; split < all.hi; split++) {
         const reach *now = &reaches[(split - all.lo) % 2];
         reach *next = &reaches[(split - all.lo + 1) % 2];

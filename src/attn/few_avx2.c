@@ -1,0 +1,387 @@
+/* attn/few_avx2.c - fewer than FEW_ROWS query rows (decode): vectors along the head dimension.
+ *
+ * K and V are widened in registers as they are read, once for every four query rows, sixteen numbers
+ * (a chunk) at a time, and each row of K and V is fetched once, well before (attn/fetch.h). A chunk
+ * goes as two vectors, one after the other so that twelve sums fit the registers:
+ *
+ *     f32, f16, int8   its first half, its second half
+ *     bf16             its even numbers, its odd ones: one is a shift, the other a mask of the same 32
+ *                      bytes. Queries are packed alike; outputs are put in order at the end
+ *
+ * Either way lane i of the 16 lanes is number i of every chunk. Rows of turbo4 values are looked up
+ * into bf16 a few at a time; its keys and those of int8 are in levels_avx2.c.
+ */
+#if defined(__x86_64__)
+
+#    include "attn/vector_avx2.h"
+
+#    define CHUNK 16 /* numbers */
+#    define STEP  16 /* positions of V between changes of the output columns */
+
+/* Half of the chunk at p. */
+INLINE __m256 widen_half(const uint32_t codec, const int half, const unsigned char *p)
+{
+    if (codec == SHEAF_CODEC_BF16) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+        return _mm256_castsi256_ps(half == 0 ? _mm256_slli_epi32(x, 16)
+                                             : _mm256_and_si256(x, _mm256_set1_epi32(-65536)));
+    }
+    if (codec == SHEAF_CODEC_INT8) {
+        __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)(p + half * W));
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+    }
+    return widen8(codec, p + (size_t)half * W * sheaf__attn_number_bytes(codec));
+}
+
+INLINE size_t chunk_bytes(const uint32_t codec)
+{
+    return codec == SHEAF_CODEC_INT8 ? CHUNK : (size_t)CHUNK * sheaf__attn_number_bytes(codec);
+}
+
+/* --- scores ------------------------------------------------------------------------------- */
+
+/* What `keys` positions give in the lanes of `half`, for `rows` rows.
+ * ends: the last, partial chunk of each position, padded; q: [rows, padded key_dim] */
+INLINE void few_lanes(const uint32_t codec, const int rows, const int keys, const int half,
+                      uint32_t dim, const float *q, const unsigned char *const *k,
+                      const unsigned char *const *ends, __m256 sum[4][3])
+{
+    const size_t padded = sheaf__attn_padded(dim);
+    const uint32_t chunks = dim / CHUNK;
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < keys; i++) sum[r][i] = _mm256_setzero_ps();
+    q += half * W;
+    for (uint32_t c = 0; c < chunks; c++, q += CHUNK) {
+        __m256 key[3];
+        for (int i = 0; i < keys; i++)
+            key[i] = widen_half(codec, half, k[i] + c * chunk_bytes(codec));
+        for (int r = 0; r < rows; r++) {
+            __m256 x = _mm256_load_ps(q + (size_t)r * padded);
+            for (int i = 0; i < keys; i++) sum[r][i] = _mm256_fmadd_ps(x, key[i], sum[r][i]);
+        }
+    }
+    if (dim % CHUNK == 0) return;
+    for (int i = 0; i < keys; i++) { /* the padded step: what lies behind the end is +0 */
+        __m256 key = widen_half(codec, half, ends[i]);
+        for (int r = 0; r < rows; r++)
+            sum[r][i] = _mm256_fmadd_ps(_mm256_load_ps(q + (size_t)r * padded), key, sum[r][i]);
+    }
+}
+
+/* Lanes i and i+8 added: 0 1 .. 7 in order; of bf16 0 2 4 6, then 1 3 5 7. */
+INLINE __m256 pair(const uint32_t codec, __m256 a, __m256 b)
+{
+    if (codec != SHEAF_CODEC_BF16) return _mm256_add_ps(a, b);
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20),
+                         _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/* The pairs of `keys` positions from `at` on. */
+INLINE void few_pairs(const uint32_t codec, const int rows, const int keys, const int at,
+                      uint32_t dim, const float *q, const unsigned char *const *k,
+                      const unsigned char *const *ends, __m256 pairs[4][8])
+{
+    __m256 a[4][3], b[4][3];
+    few_lanes(codec, rows, keys, 0, dim, q, k + at, ends + at, a);
+    few_lanes(codec, rows, keys, 1, dim, q, k + at, ends + at, b);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < keys; i++) pairs[r][at + i] = pair(codec, a[r][i], b[r][i]);
+}
+
+/* The rest of the trees of eight positions, sums in order. */
+INLINE __m256 trees(const uint32_t codec, const __m256 v[8])
+{
+    if (codec != SHEAF_CODEC_BF16) return trees8(v);
+    __m256 a[4], b[2];
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm256_add_ps(_mm256_shuffle_ps(v[2 * i], v[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(v[2 * i], v[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x88),
+                             _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xdd));
+    return _mm256_add_ps(_mm256_permute2f128_ps(b[0], b[1], 0x20),
+                         _mm256_permute2f128_ps(b[0], b[1], 0x31));
+}
+
+/* Scores of eight positions for `rows` query rows. s: [rows, SPLIT] from the first position */
+INLINE void few_scores8(const uint32_t codec, const int rows, const sheaf__attn_split *in,
+                        const float *q, const unsigned char *const k[8],
+                        const unsigned char *const ends[8], float *s)
+{
+    __m256 pairs[4][8];
+    few_pairs(codec, rows, 3, 0, in->key_dim, q, k, ends, pairs);
+    few_pairs(codec, rows, 3, 3, in->key_dim, q, k, ends, pairs);
+    few_pairs(codec, rows, 2, 6, in->key_dim, q, k, ends, pairs);
+    __m256 scale = _mm256_set1_ps(in->scale);
+    for (int r = 0; r < rows; r++)
+        _mm256_store_ps(s + (size_t)r * SPLIT, _mm256_mul_ps(trees(codec, pairs[r]), scale));
+}
+
+/* s: [n_rows, SPLIT], whole groups of eight around [first, end). */
+INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in,
+                       sheaf__attn_ahead *ahead, float *s)
+{
+    const float *q = in->scratch + sheaf__attn_scratch_queries();
+    const size_t padded = sheaf__attn_padded(in->key_dim);
+    const size_t whole = in->key_dim / CHUNK * chunk_bytes(codec),
+                 rest = (size_t)in->key_dim % CHUNK * sheaf__attn_number_bytes(codec);
+    unsigned char end[8][CHUNK * 4] = {{0}};
+    for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
+        const unsigned char *k[8], *ends[8];
+        sheaf__attn_ahead_fetch(ahead, 8);
+        for (uint32_t i = 0; i < 8; i++) {
+            k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
+            ends[i] = end[i];
+            if (rest > 0) memcpy(end[i], k[i] + whole, rest);
+        }
+        uint32_t r = 0;
+        for (; r + 4 <= in->n_rows; r += 4)
+            few_scores8(codec, 4, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
+        for (; r + 2 <= in->n_rows; r += 2)
+            few_scores8(codec, 2, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
+        if (r < in->n_rows)
+            few_scores8(codec, 1, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
+    }
+}
+
+/* --- weights ------------------------------------------------------------------------------ */
+
+/* Scores of one row to weights, with their maximum and denominator. s: [SPLIT] */
+static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, float *m_out,
+                        float *l_out)
+{
+    const uint32_t lo = in->lo[row], hi = in->hi[row];
+    const __m256i los = _mm256_set1_epi32((int)lo), his = _mm256_set1_epi32((int)hi);
+    const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 none = _mm256_set1_ps(-INFINITY);
+    const int scaled = sheaf__codec_is_quantized(in->codec_v);
+    __m256 top = none;
+    for (uint32_t at = lo & ~7u; at < hi; at += 8) {
+        __m256i position = _mm256_add_epi32(iota, _mm256_set1_epi32((int)at));
+        __m256 x = _mm256_load_ps(s + at);
+        if (in->softcap != 0.0f) x = cap8(x, in->softcap);
+        x = _mm256_blendv_ps(none, x, inside8(position, los, his));
+        _mm256_store_ps(s + at, x);
+        top = _mm256_max_ps(top, x);
+    }
+    float m = max8(top);
+    __m256 ms = _mm256_set1_ps(m), lanes[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t at = lo & ~7u; at < hi; at += 8) {
+        __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s + at), ms));
+        lanes[at / 8 % 2] = _mm256_add_ps(lanes[at / 8 % 2], p);
+        if (scaled) p = _mm256_mul_ps(p, _mm256_loadu_ps(in->v_scale + at));
+        _mm256_store_ps(s + at, p);
+    }
+    *m_out = m;
+    *l_out = lo < hi ? tree16(lanes[0], lanes[1]) : 0.0f;
+}
+
+/* --- outputs ------------------------------------------------------------------------------ */
+
+/* A few values: positions [a, b) of the split, [b - a] addresses of their rows, and of their last,
+ * partial chunks, padded; weights [rows, SPLIT] from position 0. */
+typedef struct values {
+    const unsigned char *const *rows;
+    const unsigned char *const *ends;
+    uint32_t whole; /* chunks before the partial one */
+    uint32_t o_stride;
+    uint32_t a, b;
+    const float *s;
+} values;
+
+/* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs */
+INLINE void few_half(const uint32_t codec, const int rows, const int chunks, const int half,
+                     const values *x, const unsigned char *const *v, size_t offset, float *o)
+{
+    __m256 sum[4][8];
+    o += half * W;
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < chunks; j++)
+            sum[r][j] = _mm256_load_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK);
+    const uint32_t n = x->b - x->a;
+    const float *s = x->s + x->a;
+    for (uint32_t p = 0; p < n; p++) {
+        const unsigned char *row = v[p] + offset;
+        __m256 value[8];
+        for (int j = 0; j < chunks; j++)
+            value[j] = widen_half(codec, half, row + (size_t)j * chunk_bytes(codec));
+        for (int r = 0; r < rows; r++) {
+            __m256 w = _mm256_broadcast_ss(s + (size_t)r * SPLIT + p);
+            for (int j = 0; j < chunks; j++)
+                sum[r][j] = _mm256_fmadd_ps(w, value[j], sum[r][j]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < chunks; j++)
+            _mm256_store_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK, sum[r][j]);
+}
+
+INLINE void few_chunks(const uint32_t codec, const int rows, const int chunks, const values *x,
+                       const unsigned char *const *v, uint32_t c, float *o)
+{
+    few_half(codec, rows, chunks, 0, x, v, c * chunk_bytes(codec), o + (size_t)c * CHUNK);
+    few_half(codec, rows, chunks, 1, x, v, c * chunk_bytes(codec), o + (size_t)c * CHUNK);
+}
+
+/* o += weights times values, all columns. */
+INLINE void few_values(const uint32_t codec, const int rows, const values *x, float *o)
+{
+    if (x->a >= x->b) return;
+    uint32_t c = 0;
+    if (rows == 1)
+        for (; c + 8 <= x->whole; c += 8) few_chunks(codec, rows, 8, x, x->rows, c, o);
+    if (rows == 2)
+        for (; c + 4 <= x->whole; c += 4) few_chunks(codec, rows, 4, x, x->rows, c, o);
+    if (rows == 4)
+        for (; x->whole - c >= 3 && x->whole - c != 4; c += 3)
+            few_chunks(codec, rows, 3, x, x->rows, c, o);
+    for (; c + 2 <= x->whole; c += 2) few_chunks(codec, rows, 2, x, x->rows, c, o);
+    if (c < x->whole) few_chunks(codec, rows, 1, x, x->rows, c, o);
+    o += (size_t)x->whole * CHUNK;
+    if (x->whole * CHUNK < x->o_stride) few_chunks(codec, rows, 1, x, x->ends, 0, o);
+}
+
+#    define FEW_VALUES(name, codec)                                                            \
+        static NOINLINE void name##_one(const values *x, float *o)                             \
+        {                                                                                      \
+            few_values(codec, 1, x, o);                                                        \
+        }                                                                                      \
+        static NOINLINE void name##_two(const values *x, float *o)                             \
+        {                                                                                      \
+            few_values(codec, 2, x, o);                                                        \
+        }                                                                                      \
+        static NOINLINE void name##_four(const values *x, float *o)                            \
+        {                                                                                      \
+            few_values(codec, 4, x, o);                                                        \
+        }
+
+FEW_VALUES(f32, SHEAF_CODEC_F32)
+FEW_VALUES(f16, SHEAF_CODEC_F16)
+FEW_VALUES(bf16, SHEAF_CODEC_BF16)
+FEW_VALUES(int8, SHEAF_CODEC_INT8)
+
+typedef void few_values_fn(const values *x, float *o);
+
+/* For one, two and four rows; turbo4 comes as bf16. */
+static few_values_fn *const few_values_of[][3] = {
+    [SHEAF_CODEC_F32] = {f32_one, f32_two, f32_four},
+    [SHEAF_CODEC_F16] = {f16_one, f16_two, f16_four},
+    [SHEAF_CODEC_BF16] = {bf16_one, bf16_two, bf16_four},
+    [SHEAF_CODEC_INT8] = {int8_one, int8_two, int8_four},
+};
+
+/* The positions [a, b) of x's. */
+static values part_of(const values *x, uint32_t row, uint32_t a, uint32_t b)
+{
+    values part = *x;
+    part.a = a;
+    part.b = greatest(a, b);
+    part.rows += a - x->a;
+    part.ends += a - x->a;
+    part.s += (size_t)row * SPLIT;
+    return part;
+}
+
+/* `rows` query rows from `row` on: together where all of them see. */
+static void few_values_rows(few_values_fn *const fn[3], uint32_t rows, uint32_t row,
+                            const sheaf__attn_split *in, const values *x, float *o)
+{
+    uint32_t lo = x->a, hi = x->b;
+    for (uint32_t r = row; r < row + rows; r++) {
+        lo = greatest(lo, in->lo[r]);
+        hi = least(hi, in->hi[r]);
+    }
+    if (lo >= hi) lo = hi = x->b;
+    for (uint32_t r = row; r < row + rows && lo > x->a; r++) {
+        values part =
+            part_of(x, r, greatest(x->a, least(in->lo[r], x->b)), least(lo, in->hi[r]));
+        fn[0](&part, o + (size_t)r * in->o_stride);
+    }
+    values part = part_of(x, row, lo, hi);
+    fn[rows / 2](&part, o + (size_t)row * in->o_stride);
+    for (uint32_t r = row; r < row + rows && hi < x->b; r++) {
+        part = part_of(x, r, greatest(hi, least(in->lo[r], x->b)), least(x->b, in->hi[r]));
+        fn[0](&part, o + (size_t)r * in->o_stride);
+    }
+}
+
+/* Columns of bf16, even and odd apart within a chunk, put in order. */
+static void order_columns(const sheaf__attn_split *in, float *o)
+{
+    for (float *end = o + (size_t)in->n_rows * in->o_stride; o < end; o += CHUNK) {
+        __m256 even = _mm256_load_ps(o), odd = _mm256_load_ps(o + W);
+        __m256 a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
+        _mm256_store_ps(o, _mm256_permute2f128_ps(a, b, 0x20));
+        _mm256_store_ps(o + W, _mm256_permute2f128_ps(a, b, 0x31));
+    }
+}
+
+static void few_outputs(const sheaf__attn_split *in, sheaf__attn_ahead *ahead, const float *s,
+                        float *o)
+{
+    uint16_t levels[STEP][SHEAF_ATTN_MAX_DIM] __attribute__((aligned(32)));
+    unsigned char end[STEP][CHUNK * 4] __attribute__((aligned(32)));
+    const unsigned char *rows[STEP], *ends[STEP];
+    const int turbo4 = in->codec_v == SHEAF_CODEC_TURBO4;
+    const uint32_t codec = turbo4 ? SHEAF_CODEC_BF16 : in->codec_v, dim = in->value_dim;
+    const uint32_t bytes = (uint32_t)sheaf__codec_row_bytes(codec, dim);
+    const uint32_t whole = (uint32_t)sheaf__codec_row_bytes(codec, dim / CHUNK * CHUNK);
+    memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
+    memset(end, 0, sizeof end);
+    for (uint32_t a = in->first; a < in->end; a += STEP) {
+        uint32_t b = least(a + STEP, in->end), row = 0;
+        sheaf__attn_ahead_fetch(ahead, b - a);
+        if (turbo4) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
+        for (uint32_t i = 0; i < b - a; i++) {
+            rows[i] = turbo4 ? (const unsigned char *)(levels[0] + i * ((dim + 63u) & ~63u))
+                             : in->v[a + i];
+            ends[i] = end[i];
+            if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
+        }
+        const values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s};
+        for (; row + 4 <= in->n_rows; row += 4)
+            few_values_rows(few_values_of[codec], 4, row, in, &x, o);
+        if (in->n_rows - row >= 2) {
+            few_values_rows(few_values_of[codec], 2, row, in, &x, o);
+            row += 2;
+        }
+        if (row < in->n_rows) few_values_rows(few_values_of[codec], 1, row, in, &x, o);
+    }
+    if (codec == SHEAF_CODEC_BF16) order_columns(in, o);
+}
+
+/* --- both --------------------------------------------------------------------------------- */
+
+void sheaf__few_avx2_pack(const sheaf__attn_split *in)
+{
+    const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
+    float *q = in->scratch + sheaf__attn_scratch_queries();
+    memset(q, 0, (size_t)in->n_rows * padded * sizeof *q);
+    for (uint32_t r = 0; r < in->n_rows; r++, q += padded) {
+        if (in->codec_k != SHEAF_CODEC_BF16) {
+            memcpy(q, in->q[r], dim * sizeof *q);
+            continue;
+        }
+        for (uint32_t d = 0; d < dim; d++)
+            q[d / CHUNK * CHUNK + d % 2 * W + d % CHUNK / 2] = in->q[r][d];
+    }
+}
+
+void sheaf__few_avx2_split(const sheaf__attn_split *in, sheaf__attn_part out)
+{
+    float *s = in->scratch;
+    sheaf__attn_ahead ahead =
+        sheaf__attn_ahead_begin(in, (uint32_t)sheaf__codec_row_bytes(in->codec_k, in->key_dim),
+                                (uint32_t)sheaf__codec_row_bytes(in->codec_v, in->value_dim));
+    switch (in->codec_k) {
+    case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, &ahead, s); break;
+    case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, &ahead, s); break;
+    case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, &ahead, s); break;
+    default: sheaf__levels_avx2_few(in, &ahead, s); break;
+    }
+    for (uint32_t r = 0; r < in->n_rows; r++)
+        few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
+    few_outputs(in, &ahead, s, out.o);
+}
+
+#endif
