@@ -128,7 +128,7 @@ tap_equal "both_windows_are_shown" "0 16 1 1 none 5" \
 # ---- committed streams: two sequences that share a block, a window that has slid, a single block
 
 streams=tests/data/wire
-tap_equal "verify_knows_committed_streams" 3 "$(for file in "$streams"/*.kv; do "$sheaf" kv verify "$file"; done | grep -c ': whole, ')"
+tap_equal "verify_knows_committed_streams" 4 "$(for file in "$streams"/*.kv; do "$sheaf" kv verify "$file"; done | grep -c ': whole, ')"
 tap_equal "dump_tells_sequences_apart" "10 0 to 2,1 2 3 4 5 6 50 51 52 53,9 0 to 2,1 2 3 4 5 6 90 91 92" \
     "$("$sheaf" kv dump --tokens $streams/one_group.kv | sed -n '/^sequence/,/^$/p' | tail -n +2 | sed 's/^ *[01]  *\([0-9]*  \)/\1/; s/  */ /g; /^$/d' |
         paste -sd,)"
