@@ -42,7 +42,7 @@ void sheaf__flights_abandon(sheaf_pool *pool, uint32_t n)
 uint64_t sheaf__flights_land(sheaf_pool *pool)
 {
     uint64_t kept = 0, asked = 0; /* fences count from 1 */
-    bool passed = true;           /* of fence `asked`: blocks of one copy have one fence */
+    bool passed = true; /* fence `asked`: a copy has one; the empty fence has always passed */
     for (uint64_t i = 0; i < pool->n_flights; i++) {
         sheaf__flight flight = pool->flights[i];
         if (flight.fence != asked) {

@@ -218,7 +218,8 @@ static __device__ void encode_turbo4(const void *row, uint32_t dtype, uint32_t d
 
     int squares = 0;
     for (uint32_t i = lane; i < (dim + 1) / 2; i += 32) {
-        uint32_t low = encode_code(__fmul_rn(x[2 * i], gain)), high = 0;
+        /* an odd row's last half byte is the code of zero */
+        uint32_t low = encode_code(__fmul_rn(x[2 * i], gain)), high = 8;
         int level = encode_levels[low];
         squares += level * level;
         if (2 * i + 1 < dim) {
