@@ -103,8 +103,8 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
  * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
  * of the item alone. A second call with the same or smaller sizes
  * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, or lack what a
- * query sees; SHEAF_E_OVERFLOW; SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE: the
- * earlier plan stands. */
+ * query sees; SHEAF_E_OVERFLOW; SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE:
+ * nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         const sheaf_kv_view *views,
