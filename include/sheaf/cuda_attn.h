@@ -25,9 +25,9 @@
  * processor's (docs/adr/0003).
  *
  * Graphs. append, run and gather only launch kernels, so they can be captured. A captured graph
- * keeps the plan's tables: after another plan_batch with the same n_items and n_queries, and
- * contexts that need no more room, replaying it computes the new step. `generation` of the report
- * tells when it must be captured anew.
+ * keeps the plan's tables: after another plan_batch it computes the new step as long as `generation`
+ * of the report is the same. That changes with all a launch is made of: the items and queries, how
+ * contexts are cut and shared (a context that grows by a block may do), the room for tables.
  *
  * Threads. A plan belongs to one thread at a time, and to one stream until what it queued has
  * passed.
