@@ -32,7 +32,8 @@
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SHEAF_WGMMA_4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define SHEAF_WGMMA_16(i) SHEAF_WGMMA_4(i), SHEAF_WGMMA_4(i + 4), SHEAF_WGMMA_4(i + 8), SHEAF_WGMMA_4(i + 12)
+#define SHEAF_WGMMA_16(i) \
+    SHEAF_WGMMA_4(i), SHEAF_WGMMA_4(i + 4), SHEAF_WGMMA_4(i + 8), SHEAF_WGMMA_4(i + 12)
 #define SHEAF_WGMMA_32    SHEAF_WGMMA_16(0), SHEAF_WGMMA_16(16)
 #define SHEAF_WGMMA_64    SHEAF_WGMMA_32, SHEAF_WGMMA_16(32), SHEAF_WGMMA_16(48)
 #define SHEAF_WGMMA_128 \
