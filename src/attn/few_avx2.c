@@ -1,7 +1,7 @@
 /* attn/few_avx2.c - fewer than FEW_ROWS query rows (decode): vectors along the head dimension.
  *
  * K and V are widened in registers as they are read, once for every four query rows, sixteen numbers
- * (a chunk) at a time, and each row of K and V is fetched once, well before (attn/fetch.h). A chunk
+ * (a chunk) at a time; each pass over columns of V fetches its own of what comes (attn/fetch.h). A chunk
  * goes as two vectors, one after the other so that twelve sums fit the registers:
  *
  *     f32, f16, int8   its first half, its second half
@@ -118,19 +118,20 @@ INLINE void few_scores8(const uint32_t codec, const int rows, const sheaf__attn_
 }
 
 /* s: [n_rows, SPLIT], whole groups of eight around [first, end). */
-INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in,
-                       sheaf__attn_ahead *ahead, float *s)
+INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, float *s)
 {
     const float *q = in->scratch + sheaf__attn_scratch_queries();
     const size_t padded = sheaf__attn_padded(in->key_dim);
     const size_t whole = in->key_dim / CHUNK * chunk_bytes(codec),
                  rest = (size_t)in->key_dim % CHUNK * sheaf__attn_number_bytes(codec);
+    const size_t bytes = whole + rest;
     unsigned char end[8][CHUNK * 4] = {{0}};
     for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
         const unsigned char *k[8], *ends[8];
-        sheaf__attn_ahead_fetch(ahead, 8);
         for (uint32_t i = 0; i < 8; i++) {
             k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
+            if (at + i < in->end)
+                sheaf__attn_fetch_after_key(in, greatest(at + i, in->first), 0, bytes);
             ends[i] = end[i];
             if (rest > 0) memcpy(end[i], k[i] + whole, rest);
         }
@@ -187,6 +188,7 @@ typedef struct values {
     uint32_t o_stride;
     uint32_t a, b;
     const float *s;
+    const sheaf__attn_split *fetch; /* null: what comes after need not be fetched */
 } values;
 
 /* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs */
@@ -202,6 +204,9 @@ INLINE void few_half(const uint32_t codec, const int rows, const int chunks, con
     const float *s = x->s + x->a;
     for (uint32_t p = 0; p < n; p++) {
         const unsigned char *row = v[p] + offset;
+        if (half == 0 && x->fetch != NULL)
+            sheaf__attn_fetch_after_value(x->fetch, x->a + p, offset,
+                                          offset + (size_t)chunks * chunk_bytes(codec));
         __m256 value[8];
         for (int j = 0; j < chunks; j++)
             value[j] = widen_half(codec, half, row + (size_t)j * chunk_bytes(codec));
@@ -316,8 +321,7 @@ static void order_columns(const sheaf__attn_split *in, float *o)
     }
 }
 
-static void few_outputs(const sheaf__attn_split *in, sheaf__attn_ahead *ahead, const float *s,
-                        float *o)
+static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
 {
     uint16_t levels[STEP][SHEAF_ATTN_MAX_DIM] __attribute__((aligned(32)));
     unsigned char end[STEP][CHUNK * 4] __attribute__((aligned(32)));
@@ -326,20 +330,23 @@ static void few_outputs(const sheaf__attn_split *in, sheaf__attn_ahead *ahead, c
     const uint32_t codec = turbo4 ? SHEAF_CODEC_BF16 : in->codec_v, dim = in->value_dim;
     const uint32_t bytes = (uint32_t)sheaf__codec_row_bytes(codec, dim);
     const uint32_t whole = (uint32_t)sheaf__codec_row_bytes(codec, dim / CHUNK * CHUNK);
+    const size_t row_bytes = sheaf__codec_row_bytes(in->codec_v, dim); /* as they lie */
     memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
     memset(end, 0, sizeof end);
     for (uint32_t a = in->first; a < in->end; a += STEP) {
         uint32_t b = least(a + STEP, in->end), row = 0;
-        sheaf__attn_ahead_fetch(ahead, b - a);
-        if (turbo4) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
+        if (turbo4) {
+            for (uint32_t p = a; p < b; p++) sheaf__attn_fetch_after_value(in, p, 0, row_bytes);
+            sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
+        }
         for (uint32_t i = 0; i < b - a; i++) {
             rows[i] = turbo4 ? (const unsigned char *)(levels[0] + i * ((dim + 63u) & ~63u))
                              : in->v[a + i];
             ends[i] = end[i];
             if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
         }
-        const values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s};
-        for (; row + 4 <= in->n_rows; row += 4)
+        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, turbo4 ? NULL : in};
+        for (; row + 4 <= in->n_rows; row += 4, x.fetch = NULL)
             few_values_rows(few_values_of[codec], 4, row, in, &x, o);
         if (in->n_rows - row >= 2) {
             few_values_rows(few_values_of[codec], 2, row, in, &x, o);
@@ -370,18 +377,15 @@ void sheaf__few_avx2_pack(const sheaf__attn_split *in)
 void sheaf__few_avx2_split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
     float *s = in->scratch;
-    sheaf__attn_ahead ahead =
-        sheaf__attn_ahead_begin(in, (uint32_t)sheaf__codec_row_bytes(in->codec_k, in->key_dim),
-                                (uint32_t)sheaf__codec_row_bytes(in->codec_v, in->value_dim));
     switch (in->codec_k) {
-    case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, &ahead, s); break;
-    case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, &ahead, s); break;
-    case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, &ahead, s); break;
-    default: sheaf__levels_avx2_few(in, &ahead, s); break;
+    case SHEAF_CODEC_F32: few_scores(SHEAF_CODEC_F32, in, s); break;
+    case SHEAF_CODEC_F16: few_scores(SHEAF_CODEC_F16, in, s); break;
+    case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, s); break;
+    default: sheaf__levels_avx2_few(in, s); break;
     }
     for (uint32_t r = 0; r < in->n_rows; r++)
         few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
-    few_outputs(in, &ahead, s, out.o);
+    few_outputs(in, s, out.o);
 }
 
 #endif

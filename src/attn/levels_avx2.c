@@ -168,12 +168,14 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, uint32
                     s + (size_t)r * SPLIT);
 }
 
-void sheaf__levels_avx2_few(const sheaf__attn_split *in, sheaf__attn_ahead *ahead, float *s)
+void sheaf__levels_avx2_few(const sheaf__attn_split *in, float *s)
 {
+    const size_t bytes = sheaf__codec_row_bytes(in->codec_k, in->key_dim);
     int32_t biases[FEW_ROWS];
     few_biases(in, biases);
     for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
-        sheaf__attn_ahead_fetch(ahead, 8);
+        for (uint32_t p = greatest(at, in->first); p < least(at + 8, in->end); p++)
+            sheaf__attn_fetch_after_key(in, p, 0, bytes);
         if (in->codec_k == SHEAF_CODEC_INT8)
             few_scores(SHEAF_CODEC_INT8, in, at, biases, s);
         else

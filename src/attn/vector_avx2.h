@@ -149,7 +149,7 @@ void sheaf__few_avx2_split(const sheaf__attn_split *in, sheaf__attn_part out);
 void sheaf__levels_avx2_pack(const sheaf__attn_split *in);
 
 /* Scores of few rows, [n_rows, SPLIT]: whole groups of eight around positions [first, end). */
-void sheaf__levels_avx2_few(const sheaf__attn_split *in, sheaf__attn_ahead *ahead, float *s);
+void sheaf__levels_avx2_few(const sheaf__attn_split *in, float *s);
 
 /* Scores of many rows: [SPLIT, stride]. */
 void sheaf__levels_avx2_many(const sheaf__attn_split *in, float *s);
