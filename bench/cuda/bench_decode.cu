@@ -177,7 +177,7 @@ void row(harness *h, const char *what, double us, double mark, setup &s, double 
 /* A run of the planned step, with what the plan made of it. */
 void row_of_plan(harness *h, const char *what, double mark, setup &s, double floor)
 {
-    const sheaf__cuda_layout *l = &s.plan->layout;
+    const sheaf__cuda_layout *l = &s.plan->step.layout;
     const uint32_t ring = sheaf__cuda_ring_bytes(s.codec, DIM, l->slots, l->sums);
     const uint32_t slot = sheaf__cuda_ring_bytes(s.codec, DIM, 1, 0) - 256;
     const uint32_t blocks = 227 * 1024 / (l->warps * ring + 1024);

@@ -68,6 +68,44 @@ typedef struct seen {
     unsigned char leaf[BLOCKS * 64 / SHEAF__CUDA_LEAF];
 } seen;
 
+/* A step as it was cut, its tables exactly as long as was counted. */
+typedef struct cuts {
+    sheaf__cuda_layout layout;
+    sheaf__cuda_tables to;
+} cuts;
+
+static void *table_of(uint32_t n, size_t size)
+{
+    void *table = malloc(n * size + 1);
+    assert_non_null(table);
+    memset(table, 0xee, n * size + 1);
+    return table;
+}
+
+static void cut_step(cuts *c, sheaf__memory *memory, const step *s)
+{
+    sheaf__cuda_layout *l = &c->layout;
+    assert_int_equal(sheaf__cuda_layout_set(l, memory, &s->shape, s->items, s->views, s->n),
+                     SHEAF_OK);
+    c->to.units = table_of(l->n_units, sizeof *c->to.units);
+    c->to.merges = table_of(l->n_merges, sizeof *c->to.merges);
+    c->to.prefix_units = table_of(l->n_prefix_units, sizeof *c->to.prefix_units);
+    c->to.members = table_of(l->n_members, sizeof *c->to.members);
+    sheaf__cuda_layout_write(l, &s->shape, s->items, &c->to);
+    assert_int_equal(((unsigned char *)(c->to.units + l->n_units))[0], 0xee);
+    assert_int_equal(((unsigned char *)(c->to.merges + l->n_merges))[0], 0xee);
+    assert_int_equal(((unsigned char *)(c->to.prefix_units + l->n_prefix_units))[0], 0xee);
+    assert_int_equal(((unsigned char *)(c->to.members + l->n_members))[0], 0xee);
+}
+
+static void free_tables(cuts *c)
+{
+    free(c->to.units);
+    free(c->to.merges);
+    free(c->to.prefix_units);
+    free(c->to.members);
+}
+
 static void unit_computes(const sheaf__cuda_unit *u, seen *of, unsigned char *parts)
 {
     for (uint32_t leaf = u->first_leaf; leaf < u->end_leaf; leaf++) {
@@ -92,16 +130,15 @@ static const sheaf__cuda_item *item_of(const step *s, uint32_t query)
 }
 
 /* Prefix units write one part a span and member, each of a set's query rows once. */
-static void prefixes_compute(const step *s, const sheaf__cuda_layout *l, seen *of,
-                             unsigned char *parts)
+static void prefixes_compute(const step *s, const cuts *c, seen *of, unsigned char *parts)
 {
     uint32_t group = s->shape.n_q_heads / s->shape.n_kv_heads;
-    for (uint32_t n = 0; n < l->n_prefix_units; n++) {
-        const sheaf__cuda_prefix_unit *u = &l->prefix_units[n];
+    for (uint32_t n = 0; n < c->layout.n_prefix_units; n++) {
+        const sheaf__cuda_prefix_unit *u = &c->to.prefix_units[n];
         uint32_t end = u->first_row + sheaf__cuda_prefix_rows(s->shape.dim);
         for (uint32_t row = u->first_row; row < end && row < u->n_members * group; row++) {
             if (row % group != 0) continue; /* once a member */
-            uint32_t member = row / group, query = l->members[u->members_at + member];
+            uint32_t member = row / group, query = c->to.members[u->members_at + member];
             const sheaf__cuda_item *item = item_of(s, query);
             uint32_t i = (uint32_t)(item - s->items);
             for (uint32_t span = u->first_span; span < u->end_span; span++) {
@@ -120,11 +157,10 @@ static void prefixes_compute(const step *s, const sheaf__cuda_layout *l, seen *o
     }
 }
 
-static void merges_read(const sheaf__cuda_layout *l, const unsigned char *parts,
-                        unsigned char *read)
+static void merges_read(const cuts *c, const unsigned char *parts, unsigned char *read)
 {
-    for (uint32_t n = 0; n < l->n_merges; n++) {
-        const sheaf__cuda_merge *m = &l->merges[n];
+    for (uint32_t n = 0; n < c->layout.n_merges; n++) {
+        const sheaf__cuda_merge *m = &c->to.merges[n];
         for (uint32_t span = 0; span < m->prefix_spans; span++) {
             uint32_t part = m->prefix_part + span * m->prefix_stride;
             assert_int_equal(parts[part], 1);
@@ -149,7 +185,7 @@ static void everything_seen_is_computed_once(void **state)
     static seen of[ITEMS];
     static unsigned char parts[ITEMS * BLOCKS * 4], read[ITEMS * BLOCKS * 4];
     sheaf__memory memory;
-    sheaf__cuda_layout l = {0};
+    cuts c = {0};
     uint32_t shared = 0, teams = 0;
     sheaf__memory_init(&memory, NULL);
     for (int round = 0; round < 400; round++) {
@@ -157,15 +193,16 @@ static void everything_seen_is_computed_once(void **state)
         memset(of, 0, sizeof of);
         memset(parts, 0, sizeof parts);
         memset(read, 0, sizeof read);
-        assert_int_equal(sheaf__cuda_layout_set(&l, &memory, &s.shape, s.items, s.views, s.n),
-                         SHEAF_OK);
-        assert_true(l.n_parts <= sizeof parts);
-        prefixes_compute(&s, &l, of, parts);
-        for (uint32_t n = 0; n < l.n_units; n++) {
-            const sheaf__cuda_item *item = item_of(&s, l.units[n].query);
-            unit_computes(&l.units[n], &of[item - s.items], parts);
+        cut_step(&c, &memory, &s);
+        assert_true(c.layout.n_parts <= sizeof parts);
+        prefixes_compute(&s, &c, of, parts);
+        for (uint32_t n = 0; n < c.layout.n_units; n++) {
+            const sheaf__cuda_item *item = item_of(&s, c.to.units[n].query);
+            unit_computes(&c.to.units[n], &of[item - s.items], parts);
         }
-        merges_read(&l, parts, read);
+        merges_read(&c, parts, read);
+        for (size_t part = 0; part < sizeof parts; part++)
+            assert_int_equal(parts[part], part < c.layout.n_parts);
         assert_memory_equal(parts, read, sizeof parts);
         for (uint32_t i = 0; i < s.n; i++) {
             uint32_t lo, hi;
@@ -174,10 +211,11 @@ static void everything_seen_is_computed_once(void **state)
                 assert_int_equal(of[i].leaf[leaf], s.items[i].n_queries == 1 &&
                                                        leaf >= lo / 64 && leaf * 64 < hi);
         }
-        shared += l.n_sets, teams += l.team;
+        shared += c.layout.n_sets, teams += c.layout.team;
+        free_tables(&c);
     }
     assert_true(shared > 0 && teams > 0);
-    sheaf__cuda_layout_free(&l, &memory);
+    sheaf__cuda_layout_free(&c.layout, &memory);
     assert_int_equal(memory.live_bytes, 0);
 }
 

@@ -17,13 +17,29 @@
 
 #define NONE            UINT32_MAX
 #define DEFAULT_PREFIX  (2 * SHEAF__CUDA_SPAN)
-#define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
-#define WARPS_AT_ONCE   4 /* of a multiprocessor, by the rings that fit its shared memory */
+#define DEFAULT_MEMBERS 4            /* of a set: fewer gain nothing */
 #define MAX_SHARED      (227 * 1024) /* bytes of a block, of compute capability 9.0 */
+#define SPAN_CHUNKS     (SHEAF__CUDA_SPAN_LEAVES / SHEAF__CUDA_CHUNK_LEAVES)
 
-typedef struct set {
-    uint32_t leader, spans, n_members, part;
-} set;
+/* Items whose first spans lie in the same rows. */
+struct sheaf__cuda_set {
+    uint32_t leader, spans, n_members;
+    uint32_t part, members_at;
+    uint32_t taken; /* members that have their places */
+};
+
+/* How one item is cut. */
+struct sheaf__cuda_cut {
+    uint32_t lo, hi; /* positions seen */
+    uint32_t first_leaf, end_leaf;
+    uint32_t set;     /* or NONE */
+    uint32_t n_units; /* 0: nothing of its own is seen, */
+    uint32_t n_parts;
+    uint32_t kind; /* and FINAL: one unit writes the result */
+};
+
+typedef struct sheaf__cuda_set set;
+typedef struct sheaf__cuda_cut cut;
 
 static uint32_t ceil_div(uint32_t a, uint32_t b)
 {
@@ -36,150 +52,109 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
 static uint32_t spans_alike(const sheaf__cuda_shape *shape, const sheaf_kv_view *a,
                             const sheaf_kv_view *b, uint32_t most)
 {
-    uint32_t blocks = SHEAF__CUDA_SPAN / shape->block_tokens, n = 0;
-    if (a->rows == b->rows) return most;
-    while (n < most &&
-           memcmp(a->rows + n * blocks, b->rows + n * blocks, blocks * sizeof *a->rows) == 0)
+    size_t blocks = SHEAF__CUDA_SPAN / shape->block_tokens;
+    if (a->rows == b->rows || memcmp(a->rows, b->rows, most * blocks * sizeof *a->rows) == 0)
+        return most;
+    uint32_t n = 0;
+    while (memcmp(a->rows + n * blocks, b->rows + n * blocks, blocks * sizeof *a->rows) == 0)
         n++;
     return n;
 }
 
-/* Whole spans from position 0 on that the item sees. */
-static uint32_t spans_seen(const sheaf__cuda_shape *shape, const sheaf__cuda_item *item)
+/* Whole spans from position 0 on that the item sees, of rows that may be shared. */
+static uint32_t spans_seen(const sheaf__cuda_item *item, const sheaf_kv_view *view,
+                           const cut *c)
 {
-    uint32_t lo, hi;
-    sheaf__cuda_item_sees(shape, item, &lo, &hi);
-    return lo == 0 && item->first_block == 0 ? hi / SHEAF__CUDA_SPAN : 0;
+    if (view->rows == NULL || item->n_queries != 1 || item->first_block != 0 || c->lo != 0)
+        return 0;
+    return c->hi / SHEAF__CUDA_SPAN;
 }
 
-/* Puts item i into a set: links[n_items + i] its set or NONE. table: [2^bits] of sets. */
+/* Puts item i into a set where it shares enough. table: [2^bits] of sets, by their first row. */
 static void join(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                 const sheaf__cuda_item *items, const sheaf_kv_view *views, uint32_t i,
-                 uint32_t bits, uint32_t least)
+                 const sheaf_kv_view *views, uint32_t i, uint32_t seen)
 {
-    set *sets = (set *)(void *)l->sets;
-    uint32_t *table = l->links, *own = &l->links[((uint64_t)1 << bits) + i];
-    int can = views[i].rows != NULL && items[i].n_queries == 1;
-    uint32_t seen = can ? spans_seen(shape, &items[i]) : 0;
-    *own = NONE;
-    if (seen < least || seen == 0) return;
-    uint32_t at = (views[i].rows[0] * 2654435769u) >> (32 - bits);
-    while (table[at] != NONE && views[sets[table[at]].leader].rows[0] != views[i].rows[0])
+    uint32_t bits = l->table_bits, row = views[i].rows[0],
+             at = (row * 2654435769u) >> (32 - bits);
+    while (l->table[at] != NONE && views[l->sets[l->table[at]].leader].rows[0] != row)
         at = (at + 1) & ((1u << bits) - 1);
-    if (table[at] == NONE) {
-        table[at] = l->n_sets;
-        sets[l->n_sets++] = (set){i, seen, 1, 0};
-        *own = table[at];
+    if (l->table[at] == NONE) {
+        l->table[at] = l->n_sets;
+        l->cuts[i].set = l->n_sets;
+        l->sets[l->n_sets++] = (set){.leader = i, .spans = seen, .n_members = 1};
         return;
     }
-    set *s = &sets[table[at]];
+    set *s = &l->sets[l->table[at]];
     uint32_t alike =
         spans_alike(shape, &views[s->leader], &views[i], seen < s->spans ? seen : s->spans);
-    if (alike < least || (s->n_members > 1 && alike < s->spans / 2)) return;
+    if (alike < l->least_spans || (s->n_members > 1 && alike < s->spans / 2)) return;
     s->spans = alike;
     s->n_members++;
-    *own = table[at];
+    l->cuts[i].set = l->table[at];
 }
 
-static void lay_set(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                    const sheaf__cuda_item *items, uint32_t n_items, uint32_t index,
-                    const uint32_t *own)
+/* Of the sets those of enough members keep their spans; each gets places for parts and members. */
+static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                               uint32_t members)
 {
-    set *s = (set *)(void *)l->sets + index;
-    uint32_t rows = s->n_members * (shape->n_q_heads / shape->n_kv_heads);
-    uint32_t each = sheaf__cuda_prefix_rows(shape->dim);
-    s->part = (uint32_t)l->n_parts;
-    l->n_parts += (uint64_t)s->spans * s->n_members;
-    for (uint32_t first = 0; first < rows; first += each)
-        for (uint32_t span = 0; span < s->spans; span++)
-            l->prefix_units[l->n_prefix_units++] = (sheaf__cuda_prefix_unit){
-                .rows_at = items[s->leader].rows_at,
-                .first_span = span,
-                .end_span = span + 1,
-                .members_at = l->n_members,
-                .n_members = s->n_members,
-                .first_row = first,
-                .part = s->part,
-            };
-    for (uint32_t i = s->leader; i < n_items; i++)
-        if (own[i] == index) l->members[l->n_members++] = items[i].query_at;
-    l->prefix_tokens += (uint64_t)(s->n_members - 1) * s->spans * SHEAF__CUDA_SPAN;
-}
-
-/* Finds the sets; afterwards own[i] is an item's set, or NONE. */
-static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
-                              const sheaf__cuda_shape *shape, const sheaf__cuda_item *items,
-                              const sheaf_kv_view *views, uint32_t n_items, uint32_t **out)
-{
-    uint32_t bits = sheaf__log2(2ull * n_items) + 1;
-    uint32_t least = shape->prefix_min != 0 ? shape->prefix_min : DEFAULT_PREFIX;
-    uint32_t members = shape->prefix_min != 0 ? 2 : DEFAULT_MEMBERS;
-    least = ceil_div(least, SHEAF__CUDA_SPAN);
-    void *links = l->links, *sets = l->sets;
-    SHEAF__TRY(sheaf__memory_grow(memory, &links, &l->link_capacity,
-                                  ((uint64_t)1 << bits) + n_items, sizeof *l->links));
-    l->links = links;
-    SHEAF__TRY(sheaf__memory_grow(memory, &sets, &l->set_capacity, n_items, sizeof(set)));
-    l->sets = sets;
-    uint32_t *own = l->links + ((uint64_t)1 << bits);
-    *out = own;
-    memset(l->links, 0xff, (((uint64_t)1 << bits) + n_items) * sizeof *l->links);
-    if (n_items < members) return SHEAF_OK;
-    for (uint32_t i = 0; i < n_items; i++) join(l, shape, items, views, i, bits, least);
+    uint32_t group = shape->n_q_heads / shape->n_kv_heads;
     uint64_t units = 0;
-    for (uint32_t n = 0; n < l->n_sets; n++) {
-        const set *s = (set *)(void *)l->sets + n;
-        uint32_t rows = s->n_members * (shape->n_q_heads / shape->n_kv_heads);
-        if (s->n_members >= members)
-            units += (uint64_t)s->spans * ceil_div(rows, sheaf__cuda_prefix_rows(shape->dim));
-    }
-    if (units > UINT32_MAX / 2) return SHEAF_E_OVERFLOW;
-    void *prefix = l->prefix_units, *member = l->members;
-    SHEAF__TRY(sheaf__memory_grow(memory, &prefix, &l->prefix_capacity, units,
-                                  sizeof *l->prefix_units));
-    l->prefix_units = prefix;
-    SHEAF__TRY(
-        sheaf__memory_grow(memory, &member, &l->member_capacity, n_items, sizeof *l->members));
-    l->members = member;
-    uint32_t kept = 0;
-    for (uint32_t n = 0; n < l->n_sets; n++) {
-        set *s = (set *)(void *)l->sets + n;
-        if (s->n_members >= members) {
-            lay_set(l, shape, items, n_items, n, own);
-            kept++;
-        } else {
+    l->n_found = l->n_sets;
+    l->n_sets = 0;
+    for (uint32_t n = 0; n < l->n_found; n++) {
+        set *s = &l->sets[n];
+        if (s->n_members < members) {
             s->spans = 0;
+            continue;
         }
+        uint64_t rows = (uint64_t)s->n_members * group;
+        units += s->spans * sheaf__ceil_div_u64(rows, sheaf__cuda_prefix_rows(shape->dim));
+        s->part = (uint32_t)l->n_parts;
+        l->n_parts += (uint64_t)s->spans * s->n_members;
+        if (units > INT32_MAX || l->n_parts > INT32_MAX || rows > UINT32_MAX)
+            return SHEAF_E_OVERFLOW;
+        s->members_at = l->n_members;
+        l->n_members += s->n_members;
+        l->prefix_tokens += (uint64_t)(s->n_members - 1) * s->spans * SHEAF__CUDA_SPAN;
+        l->n_sets++;
     }
-    l->n_sets = kept;
+    l->n_prefix_units = (uint32_t)units;
     return SHEAF_OK;
 }
 
-/* --- units -------------------------------------------------------------------------------- */
-
-typedef struct extent {
-    uint32_t lo, hi; /* positions seen */
-    uint32_t first_leaf, end_leaf;
-    uint32_t first_chunk, end_chunk;
-    const set *shared; /* or null */
-} extent;
-
-static extent extent_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                        const sheaf__cuda_item *item, uint32_t of_set)
+/* Room for sets of n items, and an empty table. */
+static sheaf_status begin_sets(sheaf__cuda_layout *l, sheaf__memory *memory, uint32_t n)
 {
-    extent e = {0};
-    sheaf__cuda_item_sees(shape, item, &e.lo, &e.hi);
-    const set *s = of_set != NONE ? (const set *)(const void *)l->sets + of_set : NULL;
-    if (s != NULL && s->spans != 0) e.shared = s;
-    e.first_leaf =
-        e.shared != NULL ? s->spans * SHEAF__CUDA_SPAN_LEAVES : e.lo / SHEAF__CUDA_LEAF;
-    e.end_leaf = e.lo < e.hi ? (e.hi - 1) / SHEAF__CUDA_LEAF + 1 : e.first_leaf;
-    if (e.end_leaf < e.first_leaf) e.end_leaf = e.first_leaf;
-    e.first_chunk = e.first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
-    e.end_chunk = e.end_leaf > e.first_leaf ? (e.end_leaf - 1) / SHEAF__CUDA_CHUNK_LEAVES + 1
-                                            : e.first_chunk;
-    return e;
+    l->table_bits = sheaf__log2(2ull * n) + 1;
+    void *table = l->table, *sets = l->sets;
+    SHEAF__TRY(sheaf__memory_grow(memory, &table, &l->table_capacity,
+                                  (uint64_t)1 << l->table_bits, sizeof *l->table));
+    l->table = table;
+    SHEAF__TRY(sheaf__memory_grow(memory, &sets, &l->set_capacity, n, sizeof *l->sets));
+    l->sets = sets;
+    memset(l->table, 0xff, sizeof *l->table << l->table_bits);
+    return SHEAF_OK;
 }
+
+/* Finds the sets; afterwards each cut has its set, or NONE. */
+static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
+                              const sheaf__cuda_shape *shape, const sheaf__cuda_item *items,
+                              const sheaf_kv_view *views, uint32_t n_items)
+{
+    uint32_t members = shape->prefix_min != 0 ? 2 : DEFAULT_MEMBERS;
+    l->least_spans =
+        ceil_div(shape->prefix_min != 0 ? shape->prefix_min : DEFAULT_PREFIX, SHEAF__CUDA_SPAN);
+    if (n_items < members) return SHEAF_OK;
+    for (uint32_t i = 0; i < n_items; i++) {
+        uint32_t seen = spans_seen(&items[i], &views[i], &l->cuts[i]);
+        if (seen < l->least_spans) continue;
+        if (l->n_sets == 0) SHEAF__TRY(begin_sets(l, memory, n_items));
+        join(l, shape, views, i, seen);
+    }
+    return place_sets(l, shape, members);
+}
+
+/* --- items -------------------------------------------------------------------------------- */
 
 /* Slots of a ring: as wished, or what the shared memory holds. */
 static uint32_t slots_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
@@ -209,8 +184,8 @@ static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shap
     }
     uint32_t each = t->unit_chunks;
     if (each == 0) {
-        uint64_t most = tasks / ((uint64_t)shape->n_processors * WARPS_AT_ONCE);
-        each = most < 2 ? 1 : most < 4 ? 2 : 4;
+        uint64_t most = tasks / ((uint64_t)shape->n_processors * SHEAF__CUDA_WARPS_AT_ONCE);
+        each = most < 2 ? 1 : most < SPAN_CHUNKS ? 2 : SPAN_CHUNKS;
     }
     l->warps = t->warps != 0 ? t->warps : 1;
     l->sums = each > 4 || each == 3 ? 2 : 1; /* three chunks may lie in two spans */
@@ -221,63 +196,104 @@ static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shap
     return each;
 }
 
-/* Cuts one item: units from chunks that are multiples of `each`, and what there is to merge. */
-static void lay_item(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                     const sheaf__cuda_item *item, extent e, uint32_t each, uint32_t row)
+/* The index of the unit that chunk lies in; a division only where benches ask for odd units. */
+static uint32_t unit_of(const sheaf__cuda_layout *l, uint32_t chunk)
 {
-    sheaf__cuda_merge *merge = &l->merges[l->n_merges];
-    sheaf__cuda_unit unit = {
-        .rows_at = item->rows_at - item->first_block,
-        .lo = e.lo,
-        .hi = e.hi,
-        .query = item->query_at,
-        .first_leaf = e.first_leaf,
-        .end_leaf = e.end_leaf,
-        .part = (uint32_t)l->n_parts,
-        .kind = SHEAF__CUDA_FINAL,
-    };
-    uint32_t units =
-        e.end_chunk > e.first_chunk ? ceil_div(e.end_chunk, each) - e.first_chunk / each : 0;
-    *merge = (sheaf__cuda_merge){.query = item->query_at, .part = unit.part};
-    if (units <= 1 && e.shared == NULL) {
-        if (units == 0 || shape->codec != SHEAF_CODEC_TURBO4) {
-            l->units[l->n_units++] = unit;
-            return;
+    return l->unit_shift != NONE ? chunk >> l->unit_shift : chunk / l->unit_chunks;
+}
+
+static uint32_t first_chunk(const cut *c)
+{
+    return c->first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
+}
+
+static uint32_t end_chunk(const cut *c)
+{
+    return (c->end_leaf + SHEAF__CUDA_CHUNK_LEAVES - 1) / SHEAF__CUDA_CHUNK_LEAVES;
+}
+
+/* Leaves [first, end) of the item, of those that it sees; none where there are none. */
+static void set_leaves(cut *c, uint32_t first)
+{
+    uint32_t end = c->lo < c->hi ? (c->hi - 1) / SHEAF__CUDA_LEAF + 1 : 0;
+    c->first_leaf = first;
+    c->end_leaf = end > first ? end : first;
+}
+
+/* What the items see, as if none shared anything. */
+static void see_items(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                      const sheaf__cuda_item *items, uint32_t n_items)
+{
+    for (uint32_t i = 0; i < n_items; i++) {
+        cut *c = &l->cuts[i];
+        uint32_t lo, hi;
+        sheaf__cuda_item_sees(shape, &items[i], &lo, &hi);
+        c->lo = lo, c->hi = hi;
+        set_leaves(c, lo / SHEAF__CUDA_LEAF);
+        c->set = NONE;
+        c->n_units = c->n_parts = c->kind = 0;
+    }
+}
+
+/* Takes what sets compute from their members. */
+static void take_prefixes(sheaf__cuda_layout *l)
+{
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        cut *c = &l->cuts[i];
+        if (c->set == NONE) continue;
+        uint32_t spans = l->sets[c->set].spans;
+        if (spans != 0)
+            set_leaves(c, spans * SHEAF__CUDA_SPAN_LEAVES);
+        else
+            c->set = NONE; /* too small a set */
+    }
+}
+
+/* Chunks that are computed for items alone. */
+static uint64_t own_chunks(const sheaf__cuda_layout *l, const sheaf__cuda_item *items)
+{
+    uint64_t chunks = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const cut *c = &l->cuts[i];
+        if (items[i].n_queries == 1 && c->end_leaf != c->first_leaf)
+            chunks += end_chunk(c) - first_chunk(c);
+    }
+    return chunks;
+}
+
+/* Counts the units, parts and merges of the items. */
+static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                                const sheaf__cuda_item *items)
+{
+    uint64_t n_units = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        if (items[i].n_queries != 1) continue;
+        cut *c = &l->cuts[i];
+        uint32_t first = first_chunk(c), end = end_chunk(c), spans = 0, own;
+        bool some = c->end_leaf != c->first_leaf;
+        c->n_units = some ? unit_of(l, end - 1) - unit_of(l, first) + 1 : 0;
+        n_units += c->n_units;
+        if (c->n_units <= 1 && c->set == NONE) {
+            n_units += !some;
+            if (!some || shape->codec != SHEAF_CODEC_TURBO4) continue; /* FINAL */
+            c->kind = SHEAF__CUDA_WHOLE;
+            c->n_parts = own = 1;
+        } else if (l->unit_chunks < SPAN_CHUNKS) {
+            c->kind = SHEAF__CUDA_CHUNK;
+            c->n_parts = some ? end - first : 0;
+            own = (c->n_parts + SPAN_CHUNKS - 1) / SPAN_CHUNKS + 1;
+        } else {
+            c->kind = SHEAF__CUDA_SPANS;
+            c->n_parts = own = some ? (end - 1) / SPAN_CHUNKS + 1 - first / SPAN_CHUNKS : 0;
         }
-        unit.kind = merge->kind = SHEAF__CUDA_WHOLE;
-        merge->n_parts = 1;
-    } else if (each < 4) {
-        unit.kind = merge->kind = SHEAF__CUDA_CHUNK;
-        merge->first = e.first_chunk;
-        merge->n_parts = e.end_chunk - e.first_chunk;
-    } else {
-        unit.kind = merge->kind = SHEAF__CUDA_SPANS;
-        merge->first = e.first_chunk / 4;
-        merge->n_parts = units != 0 ? (e.end_chunk - 1) / 4 + 1 - merge->first : 0;
+        if (c->set != NONE) spans = l->sets[c->set].spans;
+        if (spans + own > l->merge_spans) l->merge_spans = spans + own;
+        l->n_parts += c->n_parts;
+        l->n_merges++;
     }
-    if (e.shared != NULL) {
-        merge->prefix_part = e.shared->part + row;
-        merge->prefix_spans = e.shared->spans;
-        merge->prefix_stride = e.shared->n_members;
-    }
-    uint32_t own_spans =
-        merge->kind == SHEAF__CUDA_CHUNK ? ceil_div(merge->n_parts, 4) + 1 : merge->n_parts;
-    if (merge->prefix_spans + own_spans > l->merge_spans)
-        l->merge_spans = merge->prefix_spans + own_spans;
-    l->n_merges++;
-    for (uint32_t chunk = e.first_chunk; chunk < e.end_chunk; l->n_units++) {
-        uint32_t past = (chunk / each + 1) * each;
-        if (past > e.end_chunk) past = e.end_chunk;
-        unit.first_leaf =
-            chunk == e.first_chunk ? e.first_leaf : chunk * SHEAF__CUDA_CHUNK_LEAVES;
-        unit.end_leaf = past == e.end_chunk ? e.end_leaf : past * SHEAF__CUDA_CHUNK_LEAVES;
-        unit.part = (uint32_t)l->n_parts;
-        if (unit.kind == SHEAF__CUDA_CHUNK) unit.part += chunk - e.first_chunk;
-        if (unit.kind == SHEAF__CUDA_SPANS) unit.part += chunk / 4 - merge->first;
-        l->units[l->n_units] = unit;
-        chunk = past;
-    }
-    l->n_parts += merge->n_parts;
+    if (n_units > INT32_MAX || l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
+    l->n_units = (uint32_t)n_units;
+    return SHEAF_OK;
 }
 
 void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
@@ -285,6 +301,7 @@ void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
     l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
         0;
     l->team = l->slots = l->warps = l->sums = l->overlap = 0;
+    l->n_items = l->n_found = l->unit_chunks = 0;
     l->n_parts = l->prefix_tokens = 0;
 }
 
@@ -293,49 +310,115 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
                                     const sheaf__cuda_item *items, const sheaf_kv_view *views,
                                     uint32_t n_items)
 {
-    uint32_t *own;
     sheaf__cuda_layout_clear(l);
-    SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items, &own));
-    uint64_t chunks = 0, n_units = 0;
-    for (uint32_t i = 0; i < n_items; i++) {
-        if (items[i].n_queries != 1) continue;
-        extent e = extent_of(l, shape, &items[i], own[i]);
-        chunks += e.end_chunk - e.first_chunk;
-    }
-    uint32_t each = unit_chunks(l, shape, chunks);
-    for (uint32_t i = 0; i < n_items; i++) {
-        if (items[i].n_queries != 1) continue;
-        extent e = extent_of(l, shape, &items[i], own[i]);
-        n_units += e.end_chunk > e.first_chunk
-                       ? ceil_div(e.end_chunk, each) - e.first_chunk / each
-                       : 1;
-    }
-    if (n_units > INT32_MAX || chunks + l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
-    void *units = l->units, *merges = l->merges;
-    SHEAF__TRY(
-        sheaf__memory_grow(memory, &units, &l->unit_capacity, n_units, sizeof *l->units));
-    l->units = units;
-    SHEAF__TRY(
-        sheaf__memory_grow(memory, &merges, &l->merge_capacity, n_items, sizeof *l->merges));
-    l->merges = merges;
-    set *sets = (set *)(void *)l->sets;
-    uint32_t *taken = l->links; /* the table of sets is done with: members counted per set */
-    memset(taken, 0, n_items * sizeof *taken);
-    for (uint32_t i = 0; i < n_items; i++) {
-        if (items[i].n_queries != 1) continue;
-        extent e = extent_of(l, shape, &items[i], own[i]);
-        uint32_t row = e.shared != NULL ? taken[e.shared - sets]++ : 0;
-        lay_item(l, shape, &items[i], e, each, row);
-    }
-    return SHEAF_OK;
+    void *cuts = l->cuts;
+    SHEAF__TRY(sheaf__memory_grow(memory, &cuts, &l->cut_capacity, n_items, sizeof *l->cuts));
+    l->cuts = cuts;
+    see_items(l, shape, items, n_items);
+    SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items));
+    l->n_items = n_items;
+    if (l->n_found != 0) take_prefixes(l);
+    l->unit_chunks = unit_chunks(l, shape, own_chunks(l, items));
+    l->unit_shift = sheaf__is_pow2(l->unit_chunks) ? sheaf__log2(l->unit_chunks) : NONE;
+    return count_units(l, shape, items);
 }
 
 void sheaf__cuda_layout_free(sheaf__cuda_layout *l, sheaf__memory *memory)
 {
-    sheaf__memory_free(memory, l->units, l->unit_capacity, sizeof *l->units);
-    sheaf__memory_free(memory, l->merges, l->merge_capacity, sizeof *l->merges);
-    sheaf__memory_free(memory, l->prefix_units, l->prefix_capacity, sizeof *l->prefix_units);
-    sheaf__memory_free(memory, l->members, l->member_capacity, sizeof *l->members);
-    sheaf__memory_free(memory, l->links, l->link_capacity, sizeof *l->links);
-    sheaf__memory_free(memory, l->sets, l->set_capacity, sizeof(set));
+    sheaf__memory_free(memory, l->table, l->table_capacity, sizeof *l->table);
+    sheaf__memory_free(memory, l->sets, l->set_capacity, sizeof *l->sets);
+    sheaf__memory_free(memory, l->cuts, l->cut_capacity, sizeof *l->cuts);
+}
+
+/* --- tables ------------------------------------------------------------------------------- */
+
+/* The prefix units of the sets, their members' queries after one another. */
+static void write_sets(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                       const sheaf__cuda_item *items, const sheaf__cuda_tables *to)
+{
+    uint32_t group = shape->n_q_heads / shape->n_kv_heads;
+    uint32_t each = sheaf__cuda_prefix_rows(shape->dim);
+    sheaf__cuda_prefix_unit *unit = to->prefix_units;
+    for (uint32_t n = 0; n < l->n_found; n++) {
+        set *s = &l->sets[n];
+        s->taken = 0;
+        if (s->spans == 0) continue;
+        for (uint32_t first = 0; first < s->n_members * group; first += each)
+            for (uint32_t span = 0; span < s->spans; span++)
+                *unit++ = (sheaf__cuda_prefix_unit){
+                    .rows_at = items[s->leader].rows_at,
+                    .first_span = span,
+                    .end_span = span + 1,
+                    .members_at = s->members_at,
+                    .n_members = s->n_members,
+                    .first_row = first,
+                    .part = s->part,
+                };
+    }
+}
+
+/* The units of a cut, ascending: all but the first begin at multiples of unit_chunks. */
+static sheaf__cuda_unit *write_units(const sheaf__cuda_layout *l, const sheaf__cuda_item *item,
+                                     const cut *c, uint32_t part, sheaf__cuda_unit *to)
+{
+    const uint32_t leaves = l->unit_chunks * SHEAF__CUDA_CHUNK_LEAVES;
+    const uint32_t shift = c->kind == SHEAF__CUDA_CHUNK ? 2 : 4; /* of leaves to a part */
+    const uint32_t first_part = part - (c->first_leaf >> shift);
+    sheaf__cuda_unit unit = {
+        .rows_at = item->rows_at - item->first_block,
+        .lo = c->lo,
+        .hi = c->hi,
+        .query = item->query_at,
+        .kind = c->kind,
+    };
+    uint32_t leaf = c->first_leaf;
+    if (c->n_units > 1) {
+        uint32_t past = (unit_of(l, first_chunk(c)) + 1) * leaves;
+        const sheaf__cuda_unit *last = to + c->n_units - 1;
+        for (; to < last; to++) {
+            to->rows_at = unit.rows_at, to->lo = unit.lo;
+            to->hi = unit.hi, to->query = unit.query;
+            to->first_leaf = leaf, to->end_leaf = past;
+            to->part = first_part + (leaf >> shift), to->kind = unit.kind;
+            leaf = past;
+            past += leaves;
+        }
+    }
+    unit.first_leaf = leaf, unit.end_leaf = c->end_leaf;
+    unit.part = first_part + (leaf >> shift);
+    *to++ = unit;
+    return to;
+}
+
+void sheaf__cuda_layout_write(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                              const sheaf__cuda_item *items, const sheaf__cuda_tables *to)
+{
+    sheaf__cuda_unit *unit = to->units;
+    sheaf__cuda_merge *merge = to->merges;
+    uint32_t part = 0;
+    if (l->n_found != 0) write_sets(l, shape, items, to);
+    for (uint32_t n = 0; n < l->n_found; n++)
+        part += l->sets[n].spans != 0 ? l->sets[n].spans * l->sets[n].n_members : 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        if (items[i].n_queries != 1) continue;
+        const cut *c = &l->cuts[i];
+        if (c->kind != SHEAF__CUDA_FINAL) {
+            uint32_t first = c->kind == SHEAF__CUDA_WHOLE   ? 0
+                             : c->kind == SHEAF__CUDA_CHUNK ? first_chunk(c)
+                                                            : first_chunk(c) / SPAN_CHUNKS;
+            *merge = (sheaf__cuda_merge){
+                items[i].query_at, c->kind, part, c->n_parts, first, 0, 0, 0};
+            if (c->set != NONE) {
+                set *s = &l->sets[c->set];
+                to->members[s->members_at + s->taken] = items[i].query_at;
+                merge->prefix_part = s->part + s->taken++;
+                merge->prefix_spans = s->spans;
+                merge->prefix_stride = s->n_members;
+            }
+            merge++;
+        }
+        if (c->n_units != 0 || c->kind == SHEAF__CUDA_FINAL)
+            unit = write_units(l, &items[i], c, part, unit);
+        part += c->n_parts;
+    }
 }

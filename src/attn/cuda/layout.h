@@ -13,6 +13,12 @@
 extern "C" {
 #endif
 
+/* Warps that decode on a multiprocessor at once, by the rings that fit its shared memory. A step of
+ * less than SMALL_TASKS for each, a chunk of one KV head being a task, leaves a part a chunk; others a
+ * part a span. */
+#define SHEAF__CUDA_WARPS_AT_ONCE 4
+#define SHEAF__CUDA_SMALL_TASKS   (4 * SHEAF__CUDA_WARPS_AT_ONCE)
+
 /* How a step is cut; zeros: by the sizes of the step. Benches set it. */
 typedef struct sheaf__cuda_tuning {
     uint32_t unit_chunks; /* of a unit: below 4, or a multiple of 4 */
@@ -32,31 +38,47 @@ typedef struct sheaf__cuda_shape {
     sheaf__cuda_tuning tuning;
 } sheaf__cuda_shape;
 
+typedef struct sheaf__cuda_set sheaf__cuda_set;
+typedef struct sheaf__cuda_cut sheaf__cuda_cut;
+
 /* A step. Arrays grow and stay; the counts are of this step. */
 typedef struct sheaf__cuda_layout {
-    sheaf__cuda_unit *units;
-    sheaf__cuda_merge *merges;
-    sheaf__cuda_prefix_unit *prefix_units;
-    uint32_t *members;
-    uint32_t *links; /* scratch: a table of sets, then each item's set */
-    uint32_t *sets;  /* scratch: leader, spans, members of each set */
-    uint64_t unit_capacity, merge_capacity, prefix_capacity, member_capacity;
-    uint64_t link_capacity, set_capacity;
+    sheaf__cuda_cut *cuts; /* [n_items] */
+    sheaf__cuda_set *sets; /* [n_found] */
+    uint32_t *table;       /* scratch: of sets, by their first row */
+    uint64_t cut_capacity, set_capacity, table_capacity;
+    uint32_t n_items;
     uint32_t n_units, n_merges, n_prefix_units, n_members;
-    uint32_t n_sets;
+    uint32_t n_sets;  /* that are read once for all their members, */
+    uint32_t n_found; /* of those that were looked at */
+    uint32_t table_bits, least_spans;
+    uint32_t unit_chunks, unit_shift; /* of a unit; log2 where it is a power of two */
     uint32_t merge_spans;
     uint32_t team, slots, warps, sums, overlap;
     uint64_t n_parts;
     uint64_t prefix_tokens; /* that were not read again */
 } sheaf__cuda_layout;
 
-/* items: rows_at as the rows will lie; those of several queries are left out. views: for their
- * rows. SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: too many parts. */
+/* Where a step's tables are written: [n_units] and so on. */
+typedef struct sheaf__cuda_tables {
+    sheaf__cuda_unit *units;
+    sheaf__cuda_merge *merges;
+    sheaf__cuda_prefix_unit *prefix_units;
+    uint32_t *members;
+} sheaf__cuda_tables;
+
+/* Cuts a step and counts. items: rows_at as the rows will lie; those of several queries are left out.
+ * views: for their rows. O(items), and O(rows) of items whose first rows are alike.
+ * SHEAF_E_NO_MEMORY, SHEAF_E_OVERFLOW: too many parts. */
 SHEAF_WARN sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *layout,
                                                sheaf__memory *memory,
                                                const sheaf__cuda_shape *shape,
                                                const sheaf__cuda_item *items,
                                                const sheaf_kv_view *views, uint32_t n_items);
+/* Writes what layout_set has cut, from the same shape and items, each table from its start to its
+ * end. */
+void sheaf__cuda_layout_write(sheaf__cuda_layout *layout, const sheaf__cuda_shape *shape,
+                              const sheaf__cuda_item *items, const sheaf__cuda_tables *to);
 /* A step of nothing. */
 void sheaf__cuda_layout_clear(sheaf__cuda_layout *layout);
 void sheaf__cuda_layout_free(sheaf__cuda_layout *layout, sheaf__memory *memory);

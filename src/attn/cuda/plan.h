@@ -1,23 +1,26 @@
-/* attn/cuda/plan.h - a plan of the GPU: its tables and its room. */
+/* attn/cuda/plan.h - a plan of the GPU: its step (step.h), tables and room there. */
 #ifndef SHEAF_ATTN_CUDA_PLAN_H
 #define SHEAF_ATTN_CUDA_PLAN_H
 
 #include <cuda_runtime_api.h>
 
-#include "attn/cuda/layout.h"
-#include "attn/cuda/prefill.h"
+#include "attn/cuda/step.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* How an item's bytes lie in the one table that a step uploads. */
-typedef struct sheaf__cuda_places {
-    uint64_t items, rows;                          /* bytes from its start; */
-    uint64_t units, merges, prefix_units, members; /* decode */
-    uint64_t prefill_items, tile_item;             /* prefill */
-    uint64_t bytes;
-} sheaf__cuda_places;
+/* Pinned copies of the table, so that a step need not wait for the last one's to have left. They are
+ * taken in turn; an event stands for a half of them, so that few calls are made for it. */
+#define SHEAF__CUDA_COPIES 8
+
+/* All that a captured launch keeps. */
+typedef struct sheaf__cuda_launch {
+    sheaf__cuda_decode decode; /* without a layer */
+    sheaf__cuda_places places; /* without their end */
+    const unsigned char *table;
+    uint32_t n_items, n_queries, n_prefill, n_tiles;
+} sheaf__cuda_launch;
 
 struct sheaf_cuda_plan {
     sheaf__memory memory;
@@ -25,30 +28,21 @@ struct sheaf_cuda_plan {
     sheaf_cuda_attn_options cuda;
     int n_processors;
     float *sinks; /* on the GPU, or null */
-    sheaf__cuda_layout layout;
     sheaf__cuda_tuning tuning;
+    sheaf__cuda_step step;
+    sheaf_kv_view geometry; /* of the planned views; rows and tokens are not of interest */
 
-    unsigned char *staging; /* pinned; what is uploaded */
+    unsigned char *staging; /* [COPIES][table_capacity], pinned */
     unsigned char *table;   /* on the GPU */
     uint64_t table_capacity;
-    sheaf__cuda_places places;
-    cudaEvent_t uploaded; /* staging may be written again */
+    uint32_t copy;       /* which is written next */
+    cudaEvent_t left[2]; /* each half: its copies have been uploaded */
 
     float *parts; /* on the GPU */
     uint64_t part_floats;
 
-    sheaf_kv_view geometry; /* of the planned views; rows and tokens are not of interest */
-    sheaf__cuda_item *items;
-    sheaf__cuda_prefill_item *prefill_items;
-    uint64_t item_capacity, prefill_capacity;
-    uint32_t n_items; /* 0: nothing is planned */
-    uint32_t n_queries;
-    uint32_t path;      /* SHEAF_CUDA_... */
-    uint32_t n_prefill; /* items of several queries, */
-    uint32_t n_tiles;   /* and their tiles */
-    uint32_t can_run;   /* 0: no kernel reads the planned views; append and gather do */
     uint64_t generation;
-    sheaf__cuda_decode launched; /* the last step's, without a layer */
+    sheaf__cuda_launch launched; /* the last step's */
 };
 
 /* How the next steps are cut (layout.h): for benches and tests. */

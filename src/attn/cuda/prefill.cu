@@ -1,4 +1,4 @@
-/* attn/cuda/prefill.cu - which prefill kernel computes what, and how items are cut into tiles. */
+/* attn/cuda/prefill.cu - which prefill kernel computes what. */
 #include "attn/cuda/prefill.h"
 
 #include "attn/cuda/prefill_kernels.h"
@@ -43,21 +43,6 @@ uint32_t sheaf__cuda_prefill_rows(const sheaf_kv_view *view, uint32_t io_dtype, 
     case SHEAF__CUDA_PREFILL_MMA: return view->key_dim == 256 ? 64 : 128;
     default: return SHEAF__CUDA_PREFILL_WGMMA_ROWS;
     }
-}
-
-uint32_t sheaf__cuda_prefill_tiles(sheaf__cuda_prefill_item *items, uint32_t n_items,
-                                   uint32_t group, uint32_t tile_rows, uint32_t *tile_item)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < n_items; i++) {
-        uint64_t rows = (uint64_t)items[i].n_queries * group;
-        items[i].first_tile = n;
-        items[i].n_tiles = (uint32_t)((rows + tile_rows - 1) / tile_rows);
-        for (uint32_t t = 0; tile_item != NULL && t < items[i].n_tiles; t++)
-            tile_item[n + t] = i;
-        n += items[i].n_tiles;
-    }
-    return n;
 }
 
 sheaf_status sheaf__cuda_prefill_run(const sheaf__cuda_prefill *layer, void *stream)

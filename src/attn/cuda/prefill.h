@@ -74,7 +74,7 @@ uint32_t sheaf__cuda_prefill_rows(const sheaf_kv_view *view, uint32_t io_dtype,
                                   uint32_t kernel);
 
 /* Sets first_tile and n_tiles of the items and, where not null, tile_item. Returns the tiles.
- * group = n_q_heads / n_kv_heads; tile_rows as above. */
+ * group = n_q_heads / n_kv_heads; tile_rows as above; tiles fit 31 bits. step.c */
 uint32_t sheaf__cuda_prefill_tiles(sheaf__cuda_prefill_item *items, uint32_t n_items,
                                    uint32_t group, uint32_t tile_rows, uint32_t *tile_item);
 

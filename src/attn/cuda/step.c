@@ -1,0 +1,309 @@
+/* attn/cuda/step.c - items checked, placed and written.
+ *
+ * Planning runs once a step on the thread that launches kernels, so all that is done a block is the
+ * copy of its row; the rest is done an item, and tables are written once, where they are uploaded from.
+ */
+#include "attn/cuda/step.h"
+
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/status.h"
+
+#define ALIGN            256
+#define MAX_BLOCK_TOKENS 1024
+#define MAX_ITEMS        (1u << 30)
+#define LEAST_BLOCK      16 /* positions, of those that kernels read */
+#define LEAST_TILE       64 /* query rows, of all prefill kernels */
+
+/* --- checks ------------------------------------------------------------------------------- */
+
+/* Whether two views differ in rows and tokens alone. */
+static bool same_geometry(const sheaf_kv_view *a, const sheaf_kv_view *b)
+{
+    uint64_t strides = (a->row_stride_k ^ b->row_stride_k) |
+                       (a->row_stride_v ^ b->row_stride_v) | (a->k_offset ^ b->k_offset) |
+                       (a->v_offset ^ b->v_offset) | (a->k_head_stride ^ b->k_head_stride) |
+                       (a->v_head_stride ^ b->v_head_stride);
+    uint32_t kinds = (a->block_tokens ^ b->block_tokens) | (a->codec_k ^ b->codec_k) |
+                     (a->codec_v ^ b->codec_v);
+    return a->base == b->base && (strides | kinds) == 0;
+}
+
+/* Checks one item against its view; the positions that its queries see must be held. */
+static sheaf_status check_item(const sheaf_attn_options *o, const sheaf_attn_item *item,
+                               const sheaf_kv_view *view, uint32_t shift)
+{
+    if (item->n_queries == 0) return SHEAF_E_INVALID;
+    if ((uint64_t)item->first_pos + item->n_queries > UINT32_MAX) return SHEAF_E_OVERFLOW;
+    if (view->n_kv_heads != o->n_kv_heads || view->key_dim != o->key_dim ||
+        view->value_dim != o->value_dim || view->n_tokens != item->n_tokens)
+        return SHEAF_E_PLAN;
+    uint64_t last = (uint64_t)item->first_pos + item->n_queries - 1;
+    uint64_t hi = o->not_causal ? item->n_tokens : sheaf__min_u64(item->n_tokens, last + 1);
+    uint64_t lo = 0;
+    if (o->window != 0 && item->first_pos >= o->window) lo = item->first_pos + 1ull - o->window;
+    if (lo >= hi) return SHEAF_OK;
+    uint64_t begin = (uint64_t)view->first_block << shift;
+    uint64_t end = ((uint64_t)view->first_block + view->n_rows) << shift;
+    return view->base == NULL || lo < begin || hi > end ? SHEAF_E_PLAN : SHEAF_OK;
+}
+
+/* Sets the items; their rows lie one item's after another's. */
+static sheaf_status set_items(sheaf__cuda_step *step, const sheaf_attn_options *o,
+                              const sheaf_attn_item *items, const sheaf_kv_view *views,
+                              uint32_t n_items, uint64_t *n_rows)
+{
+    const uint32_t shift = sheaf__log2(views[0].block_tokens);
+    uint64_t rows = 0, queries = 0;
+    uint32_t n_prefill = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const sheaf_kv_view *view = &views[i];
+        SHEAF__TRY(check_item(o, &items[i], view, shift));
+        if (!same_geometry(&views[0], view)) return SHEAF_E_PLAN;
+        uint32_t at = (items[i].first_pos >> shift) - view->first_block;
+        bool held = view->rows != NULL && at < view->n_rows;
+        step->items[i] = (sheaf__cuda_item){
+            .rows_at = (uint32_t)rows,
+            .first_block = view->first_block,
+            .n_rows = view->n_rows,
+            .n_tokens = items[i].n_tokens,
+            .n_queries = items[i].n_queries,
+            .first_pos = items[i].first_pos,
+            .query_at = (uint32_t)queries,
+            .first_row = held ? view->rows[at] : at,
+        };
+        rows += view->n_rows;
+        queries += items[i].n_queries;
+        n_prefill += items[i].n_queries != 1;
+    }
+    if (rows > UINT32_MAX || queries > INT32_MAX) return SHEAF_E_OVERFLOW;
+    *n_rows = rows;
+    step->n_queries = (uint32_t)queries;
+    step->n_prefill = n_prefill;
+    return SHEAF_OK;
+}
+
+/* --- cutting ------------------------------------------------------------------------------- */
+
+uint32_t sheaf__cuda_prefill_tiles(sheaf__cuda_prefill_item *items, uint32_t n_items,
+                                   uint32_t group, uint32_t tile_rows, uint32_t *tile_item)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        uint64_t rows = (uint64_t)items[i].n_queries * group;
+        items[i].first_tile = n;
+        items[i].n_tiles = (uint32_t)sheaf__ceil_div_u64(rows, tile_rows);
+        for (uint32_t t = 0; tile_item != NULL && t < items[i].n_tiles; t++)
+            tile_item[n + t] = i;
+        n += items[i].n_tiles;
+    }
+    return n;
+}
+
+/* Cuts the queries of items that have several into tiles. */
+static sheaf_status cut_prefill(sheaf__cuda_step *step, sheaf__memory *memory,
+                                const sheaf__cuda_rules *rules, uint32_t n_items)
+{
+    const sheaf_attn_options *o = rules->options;
+    void *array = step->prefill_items;
+    SHEAF__TRY(sheaf__memory_grow(memory, &array, &step->prefill_capacity, n_items,
+                                  sizeof *step->prefill_items));
+    step->prefill_items = array;
+    sheaf__cuda_prefill_item *to = array;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const sheaf__cuda_item *item = &step->items[i];
+        if (item->n_queries == 1) continue;
+        *to++ = (sheaf__cuda_prefill_item){
+            .first_query = item->query_at,
+            .rows_at = item->rows_at,
+            .n_queries = item->n_queries,
+            .first_pos = item->first_pos,
+            .n_tokens = item->n_tokens,
+            .first_block = item->first_block,
+            .n_rows = item->n_rows,
+        };
+    }
+    step->can_run = step->can_run && rules->prefill_rows != 0;
+    if (rules->prefill_rows == 0) return SHEAF_OK;
+    /* no more tiles than a launch has blocks; each item has at most one that is not full */
+    uint32_t group = o->n_q_heads / o->n_kv_heads;
+    if ((uint64_t)step->n_queries * group / rules->prefill_rows + step->n_prefill > INT32_MAX)
+        return SHEAF_E_OVERFLOW;
+    step->n_tiles = sheaf__cuda_prefill_tiles(step->prefill_items, step->n_prefill, group,
+                                              rules->prefill_rows, NULL);
+    return SHEAF_OK;
+}
+
+/* Cuts the contexts of items of one query into units. */
+static sheaf_status cut_decode(sheaf__cuda_step *step, sheaf__memory *memory,
+                               const sheaf__cuda_rules *rules, const sheaf_kv_view *views,
+                               uint32_t n_items)
+{
+    const sheaf_attn_options *o = rules->options;
+    step->can_run = step->can_run && rules->decodes;
+    if (!rules->decodes) return SHEAF_OK;
+    step->shape = (sheaf__cuda_shape){
+        .n_q_heads = o->n_q_heads,
+        .n_kv_heads = o->n_kv_heads,
+        .dim = o->key_dim,
+        .codec = views[0].codec_k,
+        .block_tokens = views[0].block_tokens,
+        .window = o->window,
+        .causal = !o->not_causal,
+        .n_processors = rules->n_processors,
+        .prefix_min = rules->prefix_min,
+        .tuning = rules->tuning,
+    };
+    SHEAF__TRY(sheaf__cuda_layout_set(&step->layout, memory, &step->shape, step->items, views,
+                                      n_items));
+    /* blocks of a launch, one unit's of one KV head and tile of 8 query heads */
+    uint64_t group = o->n_q_heads / o->n_kv_heads;
+    uint64_t blocks = step->layout.n_units * ((group + 7) / 8) * o->n_kv_heads;
+    return blocks > INT32_MAX ? SHEAF_E_OVERFLOW : SHEAF_OK;
+}
+
+/* --- places -------------------------------------------------------------------------------- */
+
+static uint64_t place(uint64_t *at, uint64_t n, uint64_t size)
+{
+    uint64_t here = *at;
+    *at = (here + n * size + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+    return here;
+}
+
+static sheaf__cuda_places places_of(const sheaf__cuda_step *step, uint32_t n_items,
+                                    uint64_t n_rows)
+{
+    const sheaf__cuda_layout *l = &step->layout;
+    sheaf__cuda_places at = {0};
+    at.items = place(&at.bytes, n_items, sizeof *step->items);
+    at.prefill_items = place(&at.bytes, step->n_prefill, sizeof *step->prefill_items);
+    at.tile_item = place(&at.bytes, step->n_tiles, sizeof(uint32_t));
+    at.units = place(&at.bytes, l->n_units, sizeof(sheaf__cuda_unit));
+    at.merges = place(&at.bytes, l->n_merges, sizeof(sheaf__cuda_merge));
+    at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof(sheaf__cuda_prefix_unit));
+    at.members = place(&at.bytes, l->n_members, sizeof(uint32_t));
+    at.rows = place(&at.bytes, n_rows, sizeof(uint32_t));
+    return at;
+}
+
+static sheaf_status cut_step(sheaf__cuda_step *step, sheaf__memory *memory,
+                             const sheaf__cuda_rules *rules, const sheaf_attn_item *items,
+                             const sheaf_kv_view *views, uint32_t n_items)
+{
+    uint64_t n_rows;
+    void *array = step->items;
+    SHEAF__TRY(
+        sheaf__memory_grow(memory, &array, &step->item_capacity, n_items, sizeof *step->items));
+    step->items = array;
+    SHEAF__TRY(set_items(step, rules->options, items, views, n_items, &n_rows));
+    step->can_run = 1;
+    if (step->n_prefill != 0) SHEAF__TRY(cut_prefill(step, memory, rules, n_items));
+    if (step->n_prefill != n_items) SHEAF__TRY(cut_decode(step, memory, rules, views, n_items));
+    step->places = places_of(step, n_items, n_rows);
+    step->path = step->n_prefill != 0       ? SHEAF_CUDA_PREFILL
+                 : step->layout.n_sets != 0 ? SHEAF_CUDA_PREFIX
+                                            : SHEAF_CUDA_DECODE;
+    step->n_items = n_items;
+    return SHEAF_OK;
+}
+
+static void clear(sheaf__cuda_step *step)
+{
+    step->n_items = step->n_queries = step->n_prefill = step->n_tiles = 0;
+    step->can_run = step->path = 0;
+    sheaf__cuda_layout_clear(&step->layout);
+}
+
+sheaf_status sheaf__cuda_step_set(sheaf__cuda_step *step, sheaf__memory *memory,
+                                  const sheaf__cuda_rules *rules, const sheaf_attn_item *items,
+                                  const sheaf_kv_view *views, uint32_t n_items)
+{
+    clear(step);
+    if (items == NULL || views == NULL || n_items == 0) return SHEAF_E_INVALID;
+    if (n_items > MAX_ITEMS) return SHEAF_E_OVERFLOW;
+    if (!sheaf__is_pow2(views[0].block_tokens) || views[0].block_tokens > MAX_BLOCK_TOKENS)
+        return SHEAF_E_PLAN;
+    sheaf_status status = cut_step(step, memory, rules, items, views, n_items);
+    if (status != SHEAF_OK) clear(step);
+    return status;
+}
+
+void sheaf__cuda_step_free(sheaf__cuda_step *step, sheaf__memory *memory)
+{
+    sheaf__cuda_layout_free(&step->layout, memory);
+    sheaf__memory_free(memory, step->prefill_items, step->prefill_capacity,
+                       sizeof *step->prefill_items);
+    sheaf__memory_free(memory, step->items, step->item_capacity, sizeof *step->items);
+}
+
+/* --- the table ----------------------------------------------------------------------------- */
+
+static void write_rows(const sheaf_kv_view *views, uint32_t n_items, uint32_t *to)
+{
+    for (uint32_t i = 0; i < n_items; i++) {
+        uint32_t n = views[i].n_rows;
+        if (views[i].rows != NULL)
+            memcpy(to, views[i].rows, n * sizeof *to);
+        else
+            for (uint32_t r = 0; r < n; r++) to[r] = r;
+        to += n;
+    }
+}
+
+void sheaf__cuda_step_write(sheaf__cuda_step *step, const sheaf_kv_view *views,
+                            unsigned char *table)
+{
+    const sheaf__cuda_places *at = &step->places;
+    memcpy(table + at->items, step->items, step->n_items * sizeof *step->items);
+    if (step->n_prefill != 0) {
+        memcpy(table + at->prefill_items, step->prefill_items,
+               step->n_prefill * sizeof *step->prefill_items);
+        uint32_t *tile_item = (uint32_t *)(void *)(table + at->tile_item);
+        for (uint32_t i = 0; step->n_tiles != 0 && i < step->n_prefill; i++)
+            for (uint32_t t = 0; t < step->prefill_items[i].n_tiles; t++) *tile_item++ = i;
+    }
+    if (step->layout.n_items != 0) {
+        const sheaf__cuda_tables to = {
+            .units = (void *)(table + at->units),
+            .merges = (void *)(table + at->merges),
+            .prefix_units = (void *)(table + at->prefix_units),
+            .members = (void *)(table + at->members),
+        };
+        sheaf__cuda_layout_write(&step->layout, &step->shape, step->items, &to);
+    }
+    write_rows(views, step->n_items, (uint32_t *)(void *)(table + at->rows));
+}
+
+/* --- room ---------------------------------------------------------------------------------- */
+
+sheaf_status sheaf__cuda_step_room(const sheaf__cuda_rules *rules, uint64_t max_items,
+                                   uint64_t max_tokens, sheaf__cuda_room *out)
+{
+    const sheaf_attn_options *o = rules->options;
+    if (max_items > MAX_ITEMS || max_tokens > UINT32_MAX) return SHEAF_E_OVERFLOW;
+    uint64_t n = max_items, group = o->n_q_heads / o->n_kv_heads;
+    uint64_t blocks = max_tokens / LEAST_BLOCK + 1, spans = max_tokens / SHEAF__CUDA_SPAN + 1;
+    uint64_t chunks = max_tokens / (SHEAF__CUDA_LEAF * SHEAF__CUDA_CHUNK_LEAVES) + 1;
+    uint64_t tiles = max_tokens * group / LEAST_TILE + 1, bytes = 0, all;
+    if (!sheaf__mul_u64(n, 64 * (blocks + tiles + chunks + spans * (group + 1)), &all) ||
+        all > INT64_MAX)
+        return SHEAF_E_OVERFLOW;
+    (void)place(&bytes, n, sizeof(sheaf__cuda_item));
+    (void)place(&bytes, n, sizeof(sheaf__cuda_prefill_item));
+    (void)place(&bytes, n * tiles, sizeof(uint32_t));
+    (void)place(&bytes, n * chunks, sizeof(sheaf__cuda_unit));
+    (void)place(&bytes, n, sizeof(sheaf__cuda_merge));
+    /* of each set: its spans for each tile of its query rows */
+    (void)place(&bytes, n * spans * (group / sheaf__cuda_prefix_rows(o->key_dim) + 1),
+                sizeof(sheaf__cuda_prefix_unit));
+    (void)place(&bytes, n, sizeof(uint32_t));
+    (void)place(&bytes, n * blocks, sizeof(uint32_t));
+    out->table_bytes = bytes;
+    /* a part a chunk, where a step is small (layout.c); else a part a span, begun and ended anywhere */
+    uint64_t small = SHEAF__CUDA_SMALL_TASKS * (uint64_t)rules->n_processors /
+                     (o->n_kv_heads * ((group + 7) / 8));
+    out->n_parts = sheaf__min_u64(n * chunks, small + 1) + n * (spans + 1);
+    return SHEAF_OK;
+}
