@@ -1,33 +1,103 @@
 #!/usr/bin/env bash
 # tools/gpu_check.sh - on a machine with a GPU: the tests, the sanitizer and the benches of build/cuda/gpu.
 #
-#   tools/gpu_check.sh [test|bench|all] [LOG-FOLDER]
+#   tools/gpu_check.sh [test|bench|all] [LOG-FOLDER]           here
+#   tools/gpu_check.sh on HOST [test|bench|all] [LOG-FOLDER]   carries the binaries to HOST by ssh and runs them there
+#   tools/gpu_check.sh pack FILE                               what has to be carried, as one tar.gz, where ssh is not
 #
 # Takes four minutes at most. Builds nothing: `./run build cuda` does, on a machine with nvcc, and build/cuda/gpu
-# is all that this one needs of it. Each part has a limit of time and its log in LOG-FOLDER (build/cuda/logs); a
-# part that fails does not stop the others. A summary comes last, whose last line is "N passed, N failed, N skipped";
-# the exit code is 1 when anything failed. What CUDA refuses on purpose (memory that the card lacks) is no error.
+# is all that this one needs of it, beside this script. Each part has a limit of time and its log in LOG-FOLDER
+# (build/cuda/logs; on another machine it comes back to this one); a part that fails does not stop the others, and a
+# program that should be there and is not has failed. A summary comes last, whose last line is "N passed, N failed,
+# N skipped"; the exit code is 1 when anything failed, or nothing ran. What CUDA refuses on purpose (memory that the
+# card lacks) is no error.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+gpu=build/cuda/gpu
+limit=235 # seconds, after which nothing long begins or goes on
+programs=(test_cuda_append test_cuda_decode test_cuda_device test_cuda_mixed test_cuda_model test_cuda_prefill)
+benches=(bench_cuda bench_cuda_prefill)
+
+usage() {
+    echo "gpu_check: $1; tools/gpu_check.sh [on HOST] [test|bench|all] [LOG-FOLDER], or pack FILE" >&2
+    exit 2
+}
+
+pack() { tar -czf "$1" tools/gpu_check.sh "$gpu"; }
+
+# on_host HOST WHAT LOG-FOLDER: the logs come back after the last line, as a tar behind a line of its own.
+on_host() {
+    local code end=gpu-check-logs-follow
+    mkdir -p "$3"
+    # shellcheck disable=SC2016 # the variables are those of the other machine
+    pack - | ssh "$1" 'd=$(mktemp -d) && tar -xz -C "$d" && "$d/tools/gpu_check.sh" '"$2"' "$d/logs"
+        code=$?; echo '"$end"' $code; tar -cz -C "$d/logs" . | base64; rm -rf "$d"' >"$3/answer"
+    sed "/^$end /,\$d" "$3/answer"
+    code=$(sed -n "s/^$end //p" "$3/answer")
+    sed "1,/^$end /d" "$3/answer" | base64 -d 2>/dev/null | tar -xz -C "$3" 2>/dev/null
+    rm -f "$3/answer"
+    return "${code:-1}"
+}
+
+[ -d "$gpu" ] || { echo "gpu_check: there is no $gpu: ./run build cuda makes it" >&2; exit 2; }
+host=
+case ${1:-all} in
+pack)
+    [ $# = 2 ] || usage "pack wants a file"
+    pack "$2"
+    exit
+    ;;
+on)
+    [ $# -ge 2 ] || usage "on wants a host"
+    host=$2
+    shift 2
+    ;;
+esac
 what=${1:-all}
 logs=${2:-build/cuda/logs}
-limit=235 # seconds, after which nothing long begins or goes on
-gpu=build/cuda/gpu
-case $what in test | bench | all) ;; *) echo "gpu_check: test, bench or all, not \"$what\"" >&2; exit 2 ;; esac
-[ -d $gpu ] || { echo "gpu_check: there is no $gpu: ./run build cuda makes it" >&2; exit 2; }
-mkdir -p "$logs"
+case $what in test | bench | all) ;; *) usage "test, bench or all, not \"$what\"" ;; esac
+if [ -n "$host" ]; then
+    on_host "$host" "$what" "$logs"
+    exit
+fi
+mkdir -p "$logs" || exit 1
+rm -f "$logs"/{test,bench}_*.log "$logs"/{mem,race}check-* # of a run before
+for program in "${programs[@]}" "${benches[@]}"; do # where they came without their mode
+    [ -x "$gpu/$program" ] || [ ! -f "$gpu/$program" ] || chmod +x "$gpu/$program"
+done
 export LD_LIBRARY_PATH=$PWD/$gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin # compute-sanitizer
 passed=0 failed=0 skipped=0
 summary=
 
 note() { summary+="$*"$'\n'; }
 
-# run_test PROGRAM SECONDS: counts its cases; a program that breaks off is one failure more.
+# seconds_for N: N, or what is left of the limit.
+seconds_for() {
+    local left=$((limit - SECONDS))
+    echo $((left < $1 ? left : $1))
+}
+
+# is_there PROGRAM: else it has failed. has_time PROGRAM: else it is skipped.
+is_there() {
+    [ -x "$gpu/$1" ] && return
+    failed=$((failed + 1))
+    note "$1 is not in $gpu"
+    return 1
+}
+
+has_time() {
+    [ "$(seconds_for 45)" -ge 10 ] && return
+    skipped=$((skipped + 1))
+    note "$1: no time is left for it"
+    return 1
+}
+
+# run_test NAME: counts its cases; a program that breaks off is one failure more.
 run_test() {
-    local name log begin=$SECONDS code p f s
-    name=$(basename "$1")
-    log=$logs/$name.log
-    CMOCKA_MESSAGE_OUTPUT=TAP timeout "$2" "$1" >"$log" 2>&1
+    local name=$1 log=$logs/$1.log begin=$SECONDS code p f s
+    is_there "$name" && has_time "$name" || return
+    CMOCKA_MESSAGE_OUTPUT=TAP timeout -k 5 "$(seconds_for 45)" "$gpu/$name" >"$log" 2>&1
     code=$?
     s=$(grep -c '# SKIP' "$log") # cmocka writes "not ok 3 # SKIP name"
     p=$(grep -c '^ok ' "$log")
@@ -46,7 +116,7 @@ run_test() {
 sanitize() {
     local name code
     name=$1-$(basename "$2")
-    SHEAF_GPU_SHORT=1 CMOCKA_MESSAGE_OUTPUT=TAP timeout "$3" compute-sanitizer --tool "$1" \
+    SHEAF_GPU_SHORT=1 CMOCKA_MESSAGE_OUTPUT=TAP timeout -k 5 "$3" compute-sanitizer --tool "$1" \
         --report-api-errors no --error-exitcode 86 --print-limit 20 "$2" >"$logs/$name.log" 2>&1
     code=$?
     echo "$code" >"$logs/$name.code"
@@ -72,11 +142,11 @@ look_at() { # TOOL PROGRAM
 # memcheck of all tests, racecheck of those that have kernels, all at once, in the time that is left.
 sanitize_all() {
     local left=$((limit - SECONDS)) program pairs=() pair
-    for program in "$gpu"/test_*; do
-        [ -x "$program" ] || continue
-        pairs+=("memcheck $program")
-        case $program in */test_cuda_device | */test_cuda_model) continue ;; esac # no kernels of ours
-        pairs+=("racecheck $program")
+    for program in "${programs[@]}"; do
+        [ -x "$gpu/$program" ] || continue
+        pairs+=("memcheck $gpu/$program")
+        case $program in test_cuda_device | test_cuda_model) continue ;; esac # no kernels of ours
+        pairs+=("racecheck $gpu/$program")
     done
     if ! command -v compute-sanitizer >/dev/null || [ $left -lt 20 ]; then
         skipped=$((skipped + ${#pairs[@]}))
@@ -90,10 +160,11 @@ sanitize_all() {
     for pair in "${pairs[@]}"; do look_at $pair; done
 }
 
-# run_bench NAME COMMAND...: its output is its summary.
+# run_bench NAME PROGRAM [ARGUMENT]: its output is its summary.
 run_bench() {
     local log=$logs/bench_$1.log code
-    timeout 45 "${@:2}" >"$log" 2>&1
+    is_there "$2" && has_time "bench $1" || return
+    timeout -k 5 "$(seconds_for 45)" "$gpu/$2" "${@:3}" >"$log" 2>&1
     code=$?
     note "$(cat "$log")"
     case $code in
@@ -107,11 +178,11 @@ run_bench() {
 }
 
 if [ "$what" != bench ]; then
-    for program in "$gpu"/test_*; do [ ! -x "$program" ] || run_test "$program" 45; done
+    for program in "${programs[@]}"; do run_test "$program"; done
 fi
 if [ "$what" != test ]; then
-    for bench in pool append decode; do run_bench $bench $gpu/bench_cuda $bench; done
-    run_bench prefill $gpu/bench_cuda_prefill
+    for bench in pool append decode; do run_bench $bench bench_cuda $bench; done
+    run_bench prefill bench_cuda_prefill
 fi
 [ "$what" = bench ] || sanitize_all
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu --format=csv,noheader \
