@@ -30,7 +30,7 @@
  * contexts are cut and shared (a context that grows by a block may do), the room for tables.
  *
  * Threads. A plan belongs to one thread at a time, and to one stream until what it queued has
- * passed.
+ * passed. The plan's GPU is the thread's current one (cudaSetDevice) in every call but create.
  */
 #ifndef SHEAF_CUDA_ATTN_H
 #define SHEAF_CUDA_ATTN_H
@@ -50,7 +50,7 @@ typedef struct sheaf_cuda_attn_options {
     uint32_t prefix_min; /* least shared positions worth a pass of their own; 0: the default */
     uint32_t max_items;  /* of a batch, and */
     uint32_t
-        max_tokens; /* of an item: room taken at once, so that graphs stay valid; 0: as it comes */
+        max_tokens; /* of an item: create takes the room, so that graphs stay valid; 0: as it comes */
 } sheaf_cuda_attn_options;
 #define SHEAF_CUDA_ATTN_OPTIONS_INIT SHEAF_STRUCT_INIT(sheaf_cuda_attn_options)
 
@@ -102,9 +102,9 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
  * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. Items of one
  * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
  * of the item alone. A second call with the same or smaller sizes
- * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, or lack what a
- * query sees; SHEAF_E_OVERFLOW; SHEAF_E_UNSUPPORTED; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE:
- * nothing is planned then. */
+ * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, lack what a
+ * query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries; SHEAF_E_NO_MEMORY;
+ * SHEAF_E_DEVICE: nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         const sheaf_kv_view *views,
@@ -114,8 +114,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
  *   q:   [sum of n_queries, n_q_heads, key_dim] of io_dtype, on the GPU, 16-byte aligned
  *   out: [sum of n_queries, n_q_heads, value_dim] of io_dtype, every element written; not over q
  * report: may be null. SHEAF_E_PLAN: nothing is planned, or the view is not of the planned
- * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID,
- * SHEAF_E_DEVICE. */
+ * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID: q or out
+ * not aligned. SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan,
                                                  const sheaf_kv_view *layer, const void *q,
                                                  void *out, void *stream,
@@ -134,8 +134,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan,
  *   k: [n_items] host array of addresses, each [n_blocks, n_kv_heads * k_head_stride], null to leave
  *     one out;
  *      v the same; either array may be null. Fastest where they are multiples of 16
- * A captured gather keeps addresses and numbers of blocks. SHEAF_E_PLAN, SHEAF_E_INVALID,
- * SHEAF_E_DEVICE. */
+ * A captured gather keeps addresses and numbers of blocks. SHEAF_E_PLAN: also where a view lacks such
+ * a block. SHEAF_E_INVALID, SHEAF_E_DEVICE. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_gather(sheaf_cuda_plan *plan,
                                                     const sheaf_kv_view *layer, void *const *k,
                                                     void *const *v, void *stream);

@@ -410,6 +410,7 @@ static void what_cannot_be_computed_is_refused(void **state)
     WRONG(w.items[1].n_queries = 0, SHEAF_E_INVALID);
     WRONG(w.items[0].first_pos = UINT32_MAX, SHEAF_E_OVERFLOW);
     WRONG(w.n = UINT32_MAX, SHEAF_E_OVERFLOW);
+    WRONG(w.items[1].n_tokens = w.views[1].n_tokens = UINT32_MAX, SHEAF_E_OVERFLOW);
     WRONG(w.views[0].block_tokens = 0, SHEAF_E_PLAN);
     WRONG(w.views[0].block_tokens = 48, SHEAF_E_PLAN);
     WRONG(w.views[0].block_tokens = 2048, SHEAF_E_PLAN);
@@ -425,6 +426,7 @@ static void what_cannot_be_computed_is_refused(void **state)
     WRONG(w.views[1].k_head_stride = 16, SHEAF_E_PLAN);
     WRONG(w.views[1].base = NULL, SHEAF_E_PLAN);
     WRONG(w.views[0].n_rows--, SHEAF_E_PLAN);
+    WRONG(w.items[0].first_pos = 10; w.views[0].n_rows = 1, SHEAF_E_PLAN); /* it sees but one */
     WRONG(w.views[0].first_block = 1, SHEAF_E_PLAN);
     WRONG(w.options.window = 100; w.views[0].first_block = 29, SHEAF_E_PLAN);
     WRONG(w.options.window = 100; w.options.not_causal = 1;
@@ -446,11 +448,20 @@ static void what_passes_the_counters_is_refused(void **state)
         w.views[i].n_tokens = 0, w.views[i].rows = NULL, w.views[i].n_rows = 0;
     }
     refused(&w, SHEAF_E_OVERFLOW); /* 2^31 queries */
+    w.items[0].n_queries = w.items[1].n_queries = 0x2000000;
+    refused(&w, SHEAF_E_OVERFLOW); /* 2^31 rows of them and 32 heads */
     w.n = 1, w.options.n_q_heads = 65536, w.options.n_kv_heads = 1, w.views[0].n_kv_heads = 1;
-    refused(&w, SHEAF_E_OVERFLOW); /* 2^46 query rows */
+    refused(&w, SHEAF_E_OVERFLOW); /* 2^41 */
     w.n = 2, w.options.n_q_heads = w.options.n_kv_heads = 8, w.views[0].n_kv_heads = 8;
     for (uint32_t i = 0; i < 2; i++) w.items[i].n_queries = 1, w.views[i].n_rows = 0x80000000u;
     refused(&w, SHEAF_E_OVERFLOW); /* 2^32 rows */
+    end_world(&w);
+    begin_world(&w);
+    w.options.n_q_heads = w.options.n_kv_heads = 65536;
+    add_item(&w, 1, BLOCKS * 64, 0, 64);
+    w.views[0].n_tokens = w.items[0].n_tokens = 1u << 28, w.items[0].first_pos = (1u << 28) - 1;
+    w.views[0].n_rows = 1u << 22, w.views[0].rows = NULL;
+    refused(&w, SHEAF_E_OVERFLOW); /* 2^18 units of 4 chunks, 2^16 heads each */
     sheaf__cuda_room room = {1, 2};
     assert_int_equal(sheaf__cuda_step_room(&w.rules, UINT32_MAX, 1, &room), SHEAF_E_OVERFLOW);
     assert_int_equal(sheaf__cuda_step_room(&w.rules, 1u << 30, UINT32_MAX, &room),

@@ -103,11 +103,22 @@ sheaf_status sheaf__cuda_gather_batch(const sheaf__cuda_batch *batch,
     return SHEAF_OK;
 }
 
+/* Whether an item's rows hold all that is gathered: a plan asks only for what queries see. */
+static bool is_held(const sheaf__cuda_item *item, uint32_t window, uint32_t block_tokens)
+{
+    uint64_t end = ((uint64_t)item->n_tokens + block_tokens - 1) / block_tokens;
+    return item->n_tokens == 0 ||
+           (first_seen(item->n_tokens, window, block_tokens) >= item->first_block &&
+            end <= (uint64_t)item->first_block + item->n_rows);
+}
+
 sheaf_status sheaf_cuda_gather(sheaf_cuda_plan *plan, const sheaf_kv_view *layer,
                                void *const *k, void *const *v, void *stream)
 {
     if (plan == NULL || layer == NULL) return SHEAF_E_INVALID;
     sheaf__cuda_batch batch;
     SHEAF__TRY(sheaf__cuda_plan_tables(plan, layer, &batch));
+    for (uint32_t i = 0; i < batch.n_items; i++)
+        if (!is_held(&batch.host[i], batch.window, layer->block_tokens)) return SHEAF_E_PLAN;
     return sheaf__cuda_gather_batch(&batch, layer, k, v, stream);
 }

@@ -333,6 +333,7 @@ sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan, const sheaf_kv_view *layer, c
 {
     if (plan == NULL || layer == NULL || q == NULL || out == NULL) return SHEAF_E_INVALID;
     if (report != NULL && report->struct_size != sizeof *report) return SHEAF_E_INVALID;
+    if (((uintptr_t)q | (uintptr_t)out) % 16 != 0) return SHEAF_E_INVALID;
     SHEAF__TRY(check_layer(plan, layer));
     const sheaf__cuda_step *step = &plan->step;
     if (!step->can_run || layer->codec_k != plan->geometry.codec_k) return SHEAF_E_UNSUPPORTED;

@@ -13,8 +13,10 @@
 #define ALIGN            256
 #define MAX_BLOCK_TOKENS 1024
 #define MAX_ITEMS        (1u << 30)
-#define LEAST_BLOCK      16 /* positions, of those that kernels read */
-#define LEAST_TILE       64 /* query rows, of all prefill kernels */
+#define MAX_TOKENS                                                                             \
+    (UINT32_MAX - MAX_BLOCK_TOKENS) /* so that the tile after the last has an index */
+#define LEAST_BLOCK 16              /* positions, of those that kernels read */
+#define LEAST_TILE  64              /* query rows, of all prefill kernels */
 
 /* --- checks ------------------------------------------------------------------------------- */
 
@@ -30,23 +32,25 @@ static bool same_geometry(const sheaf_kv_view *a, const sheaf_kv_view *b)
     return a->base == b->base && (strides | kinds) == 0;
 }
 
-/* Checks one item against its view; the positions that its queries see must be held. */
+/* Checks one item against its view: all from the first position that a query sees is held, so that a
+ * kernel may look up any row of a tile that begins there. */
 static sheaf_status check_item(const sheaf_attn_options *o, const sheaf_attn_item *item,
                                const sheaf_kv_view *view, uint32_t shift)
 {
     if (item->n_queries == 0) return SHEAF_E_INVALID;
-    if ((uint64_t)item->first_pos + item->n_queries > UINT32_MAX) return SHEAF_E_OVERFLOW;
+    if ((uint64_t)item->first_pos + item->n_queries > MAX_TOKENS || item->n_tokens > MAX_TOKENS)
+        return SHEAF_E_OVERFLOW;
     if (view->n_kv_heads != o->n_kv_heads || view->key_dim != o->key_dim ||
         view->value_dim != o->value_dim || view->n_tokens != item->n_tokens)
         return SHEAF_E_PLAN;
+    uint64_t begin = (uint64_t)view->first_block << shift;
+    uint64_t end = ((uint64_t)view->first_block + view->n_rows) << shift;
+    if (end < item->n_tokens) return SHEAF_E_PLAN; /* sheaf/view.h: rows end with n_tokens */
     uint64_t last = (uint64_t)item->first_pos + item->n_queries - 1;
     uint64_t hi = o->not_causal ? item->n_tokens : sheaf__min_u64(item->n_tokens, last + 1);
     uint64_t lo = 0;
     if (o->window != 0 && item->first_pos >= o->window) lo = item->first_pos + 1ull - o->window;
-    if (lo >= hi) return SHEAF_OK;
-    uint64_t begin = (uint64_t)view->first_block << shift;
-    uint64_t end = ((uint64_t)view->first_block + view->n_rows) << shift;
-    return view->base == NULL || lo < begin || hi > end ? SHEAF_E_PLAN : SHEAF_OK;
+    return lo < hi && (view->base == NULL || lo < begin) ? SHEAF_E_PLAN : SHEAF_OK;
 }
 
 /* Sets the items; their rows lie one item's after another's. */
@@ -77,7 +81,8 @@ static sheaf_status set_items(sheaf__cuda_step *step, const sheaf_attn_options *
         queries += items[i].n_queries;
         n_prefill += items[i].n_queries != 1;
     }
-    if (rows > UINT32_MAX || queries > INT32_MAX) return SHEAF_E_OVERFLOW;
+    /* kernels count rows of queries and heads in 32 bits */
+    if (rows > UINT32_MAX || queries > INT32_MAX / o->n_q_heads) return SHEAF_E_OVERFLOW;
     *n_rows = rows;
     step->n_queries = (uint32_t)queries;
     step->n_prefill = n_prefill;
@@ -99,6 +104,12 @@ uint32_t sheaf__cuda_prefill_tiles(sheaf__cuda_prefill_item *items, uint32_t n_i
         n += items[i].n_tiles;
     }
     return n;
+}
+
+/* No more blocks than a launch takes. */
+static sheaf_status check_blocks(uint64_t n, uint64_t each)
+{
+    return n * each > INT32_MAX ? SHEAF_E_OVERFLOW : SHEAF_OK;
 }
 
 /* Cuts the queries of items that have several into tiles. */
@@ -126,13 +137,10 @@ static sheaf_status cut_prefill(sheaf__cuda_step *step, sheaf__memory *memory,
     }
     step->can_run = step->can_run && rules->prefill_rows != 0;
     if (rules->prefill_rows == 0) return SHEAF_OK;
-    /* no more tiles than a launch has blocks; each item has at most one that is not full */
-    uint32_t group = o->n_q_heads / o->n_kv_heads;
-    if ((uint64_t)step->n_queries * group / rules->prefill_rows + step->n_prefill > INT32_MAX)
-        return SHEAF_E_OVERFLOW;
-    step->n_tiles = sheaf__cuda_prefill_tiles(step->prefill_items, step->n_prefill, group,
-                                              rules->prefill_rows, NULL);
-    return SHEAF_OK;
+    step->n_tiles =
+        sheaf__cuda_prefill_tiles(step->prefill_items, step->n_prefill,
+                                  o->n_q_heads / o->n_kv_heads, rules->prefill_rows, NULL);
+    return check_blocks(step->n_tiles, o->n_kv_heads);
 }
 
 /* Cuts the contexts of items of one query into units. */
@@ -157,10 +165,11 @@ static sheaf_status cut_decode(sheaf__cuda_step *step, sheaf__memory *memory,
     };
     SHEAF__TRY(sheaf__cuda_layout_set(&step->layout, memory, &step->shape, step->items, views,
                                       n_items));
-    /* blocks of a launch, one unit's of one KV head and tile of 8 query heads */
-    uint64_t group = o->n_q_heads / o->n_kv_heads;
-    uint64_t blocks = step->layout.n_units * ((group + 7) / 8) * o->n_kv_heads;
-    return blocks > INT32_MAX ? SHEAF_E_OVERFLOW : SHEAF_OK;
+    /* a unit's tiles of 8 query heads are blocks of their own */
+    SHEAF__TRY(check_blocks(step->layout.n_units,
+                            o->n_kv_heads * ((o->n_q_heads / o->n_kv_heads + 7ull) / 8)));
+    SHEAF__TRY(check_blocks(step->layout.n_prefix_units, o->n_kv_heads));
+    return check_blocks(step->layout.n_merges, o->n_q_heads);
 }
 
 /* --- places -------------------------------------------------------------------------------- */
