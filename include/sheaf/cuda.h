@@ -21,7 +21,8 @@
  * to it comes later in the stream. Work in another stream is ordered by hand: sheaf_cuda_fence
  * after it and sheaf_pool_release_after with that fence, sheaf_cuda_wait before it. A slab that
  * falls empty goes back to the driver when all fences that were taken before, and all work in the
- * device's stream, have passed: never while kernels may still read it.
+ * device's stream, have passed: never while kernels may still read it. While that stream is captured
+ * into a graph no call that changes the pool may be made: it would be captured, or break the capture.
  *
  * Memory. An address range is reserved and physical memory is mapped behind it slab by slab, in
  * granules of the driver (2 MiB), which therefore is what slab bytes are rounded to. Where the

@@ -148,6 +148,45 @@ static void a_mixed_step_is_right_and_its_items_do_not_see_each_other(void **sta
         }
 }
 
+/* A captured launch keeps the number of queries, also where tiles and tables stay where they were. */
+static void other_queries_are_another_generation_and_what_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    int n_gpus = 0;
+    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0) TESTING_SKIP("no GPU%s", "");
+    world *w = make(SHEAF_CODEC_BF16, 128);
+    sheaf_attn_options o = world_options(w);
+    sheaf_cuda_attn_options c = SHEAF_CUDA_ATTN_OPTIONS_INIT;
+    sheaf_cuda_report report = SHEAF_CUDA_REPORT_INIT;
+    sheaf_cuda_plan *plan = NULL;
+    unsigned char *q = NULL, *out = NULL;
+    uint64_t generations[3];
+    gpu_ok(cudaMalloc((void **)&q, 1 << 20));
+    gpu_ok(cudaMemset(q, 0, 1 << 20));
+    gpu_ok(cudaMalloc((void **)&out, 1 << 20));
+    c.io_dtype = SHEAF_DTYPE_BF16, c.max_items = 4, c.max_tokens = 1024;
+    assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        w->items[1].n_queries = i == 0 ? 61 : 62; /* two tiles */
+        w->items[1].first_pos = 700 - w->items[1].n_queries;
+        assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, 4, NULL), SHEAF_OK);
+        assert_int_equal(sheaf_cuda_run(plan, w->views, q, out, NULL, &report), SHEAF_OK);
+        generations[i] = report.generation;
+    }
+    assert_true(generations[0] != generations[1]);
+    assert_true(generations[1] == generations[2]);
+    assert_int_equal(sheaf_cuda_run(plan, w->views, q + 2, out, NULL, NULL), SHEAF_E_INVALID);
+    assert_int_equal(sheaf_cuda_run(plan, w->views, q, out + 8, NULL, NULL), SHEAF_E_INVALID);
+    w->items[0].first_pos = 5; /* sees one block of a view that ends too early */
+    w->views[0].n_rows = 1;
+    assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, 4, NULL), SHEAF_E_PLAN);
+    gpu_ok(cudaDeviceSynchronize());
+    sheaf_cuda_plan_destroy(plan);
+    gpu_ok(cudaFree(q));
+    gpu_ok(cudaFree(out));
+    world_free(w);
+}
+
 int main(void)
 {
     const char *given = getenv("SHEAF_TEST_SEED");
@@ -155,6 +194,7 @@ int main(void)
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixed_step_is_right_and_its_items_do_not_see_each_other),
+        cmocka_unit_test(other_queries_are_another_generation_and_what_is_wrong_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

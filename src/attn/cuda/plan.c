@@ -23,11 +23,12 @@ static sheaf_status grow_table(sheaf_cuda_plan *plan, uint64_t bytes, void *stre
 {
     if (bytes <= plan->table_capacity) return SHEAF_OK;
     uint64_t grown = sheaf__max_u64(bytes, 2 * plan->table_capacity);
+    uint32_t n_copies = grown <= SHEAF__CUDA_SMALL_TABLE ? SHEAF__CUDA_COPIES : 2;
     void *table = NULL, *staging = NULL;
     SHEAF__TRY(sheaf__cuda_status(cudaStreamSynchronize(stream), "tables", NULL));
     SHEAF__TRY(sheaf__cuda_status(cudaMalloc(&table, grown), "tables", NULL));
-    sheaf_status status = sheaf__cuda_status(
-        cudaMallocHost(&staging, SHEAF__CUDA_COPIES * grown), "pinned tables", NULL);
+    sheaf_status status =
+        sheaf__cuda_status(cudaMallocHost(&staging, n_copies * grown), "pinned tables", NULL);
     if (status != SHEAF_OK) {
         (void)cudaFree(table);
         return status;
@@ -37,6 +38,8 @@ static sheaf_status grow_table(sheaf_cuda_plan *plan, uint64_t bytes, void *stre
     plan->table = table;
     plan->staging = staging;
     plan->table_capacity = grown;
+    plan->n_copies = n_copies;
+    plan->copy = 0;
     return SHEAF_OK;
 }
 
@@ -172,9 +175,9 @@ void sheaf__cuda_plan_tune(sheaf_cuda_plan *plan, const sheaf__cuda_tuning *tuni
 /* Writes the table into the next pinned copy and queues its upload. */
 static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, void *stream)
 {
-    const uint32_t half = SHEAF__CUDA_COPIES / 2, copy = plan->copy;
     const uint64_t bytes = plan->step.places.bytes;
     SHEAF__TRY(grow_table(plan, bytes, stream));
+    const uint32_t half = plan->n_copies / 2, copy = plan->copy;
     if (copy % half == 0) /* written last one round ago */
         SHEAF__TRY(
             sheaf__cuda_status(cudaEventSynchronize(plan->left[copy / half]), "upload", NULL));
@@ -186,7 +189,7 @@ static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, vo
     if (copy % half == half - 1)
         SHEAF__TRY(sheaf__cuda_status(cudaEventRecord(plan->left[copy / half], stream),
                                       "upload", NULL));
-    plan->copy = (copy + 1) % SHEAF__CUDA_COPIES;
+    plan->copy = (copy + 1) % plan->n_copies;
     return SHEAF_OK;
 }
 

@@ -11,8 +11,10 @@ extern "C" {
 #endif
 
 /* Pinned copies of the table, so that a step need not wait for the last one's to have left. They are
- * taken in turn; an event stands for a half of them, so that few calls are made for it. */
-#define SHEAF__CUDA_COPIES 8
+ * taken in turn; an event stands for a half of them, so that few calls are made for it. Of tables
+ * that take longer to write than those calls there are two. */
+#define SHEAF__CUDA_COPIES      8
+#define SHEAF__CUDA_SMALL_TABLE (1u << 19)
 
 /* All that a captured launch keeps. */
 typedef struct sheaf__cuda_launch {
@@ -32,11 +34,11 @@ struct sheaf_cuda_plan {
     sheaf__cuda_step step;
     sheaf_kv_view geometry; /* of the planned views; rows and tokens are not of interest */
 
-    unsigned char *staging; /* [COPIES][table_capacity], pinned */
+    unsigned char *staging; /* [n_copies][table_capacity], pinned */
     unsigned char *table;   /* on the GPU */
     uint64_t table_capacity;
-    uint32_t copy;       /* which is written next */
-    cudaEvent_t left[2]; /* each half: its copies have been uploaded */
+    uint32_t n_copies, copy; /* which is written next */
+    cudaEvent_t left[2];     /* each half: its copies have been uploaded */
 
     float *parts; /* on the GPU */
     uint64_t part_floats;
