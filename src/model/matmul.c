@@ -1,6 +1,8 @@
 /* model/matmul.c - room for matrix products, and dealing them out to threads.
  *
- * Streamed products are cut along the outputs. Packed ones run in chunks of CHUNK_ROWS rows, so
+ * Streamed products are cut along the outputs: each thread has a stretch of its own, which it takes
+ * from the front in small pieces, so that it reads memory in one go; when it has none left it takes
+ * pieces from the back of the others' stretches. Packed ones run in chunks of CHUNK_ROWS rows, so
  * that the copy of x stays in the caches and bounded; a task is a group of panels (tile_cols
  * outputs each) of one chunk, which packs its weights into its thread's scratch block by block
  * of k and uses them for every tile of rows. Where the outputs alone are too few for the
@@ -9,21 +11,32 @@
  */
 #include "model/matmul_kernels.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "base/bits.h"
 #include "base/status.h"
 
-#define CHUNK_ROWS       512u          /* about: rounded up to whole tiles */
-#define STREAM_TASK      (128u * 1024) /* bytes of weights: some ten microseconds */
-#define GROUP_COLS       64u           /* outputs of a packed task: a block of them fits L2 */
+#define CHUNK_ROWS       512u /* about: rounded up to whole tiles */
+#define STREAM_COLS      48u  /* outputs of a piece: whole groups of 2, 3, 4, 6 or 8 */
+#define LAST_COLS        24u  /* the same, of a stretch's last pieces */
+#define STREAM_PIECES    4u   /* of STREAM_COLS; with fewer left, pieces are small */
+#define GROUP_COLS       64u  /* outputs of a packed task: a block of them fits L2 */
 #define TASKS_PER_THREAD 4u
 #define ALIGN            64u
+
+/* What is left of a thread's stretch of outputs, on a line of its own. */
+typedef struct stretch {
+    _Alignas(ALIGN) _Atomic uint64_t left; /* begin << 32 | end */
+} stretch;
 
 struct sheaf__matmul {
     const sheaf__matmul_kernels *kernels;
     sheaf_threads *threads;
     sheaf__memory *memory;
-    uint32_t m, n, k; /* reserved */
-    float *x;         /* prepared or packed x */
+    stretch *stretches; /* [threads] */
+    uint32_t m, n, k;   /* reserved */
+    float *x;           /* prepared or packed x */
     uint64_t x_floats;
     float *panels;         /* [threads, panel_floats]: packed weights */
     uint64_t panel_floats; /* of one thread; 0: none yet */
@@ -53,6 +66,12 @@ sheaf_status sheaf__matmul_create(sheaf_threads *threads, uint32_t isa, sheaf__m
     mm->kernels = kernels;
     mm->threads = threads;
     mm->memory = memory;
+    mm->stretches = sheaf__memory_alloc_aligned(memory, sheaf_threads_count(threads),
+                                                sizeof *mm->stretches, ALIGN);
+    if (mm->stretches == NULL) {
+        sheaf__memory_free(memory, mm, 1, sizeof *mm);
+        return SHEAF_E_NO_MEMORY;
+    }
     *out = mm;
     return SHEAF_OK;
 }
@@ -67,6 +86,8 @@ void sheaf__matmul_destroy(sheaf__matmul *mm)
     if (mm == NULL) return;
     free_floats(mm, mm->x, mm->x_floats);
     free_floats(mm, mm->panels, mm->panel_floats * sheaf_threads_count(mm->threads));
+    sheaf__memory_free_aligned(mm->memory, mm->stretches, sheaf_threads_count(mm->threads),
+                               sizeof *mm->stretches, ALIGN);
     sheaf__memory_free(mm->memory, mm, 1, sizeof *mm);
 }
 
@@ -145,16 +166,52 @@ sheaf_status sheaf__matmul_reserve(sheaf__matmul *mm, uint32_t m, uint32_t n, ui
 typedef struct stream_job {
     const sheaf__matmul_kernels *kernels;
     sheaf__matmul_rows rows;
-    uint32_t cols_per_task;
+    stretch *stretches; /* [n_threads] */
+    uint32_t n_threads;
 } stream_job;
 
+/* Takes outputs [range[0], range[1]) from a stretch: its owner from the front, others from the
+ * back. False: nothing is left. */
+static bool take_piece(stretch *from, bool owner, uint32_t range[2])
+{
+    uint64_t left = atomic_load_explicit(&from->left, memory_order_relaxed), rest;
+    do {
+        uint32_t begin = (uint32_t)(left >> 32), end = (uint32_t)left;
+        if (begin >= end) return false;
+        bool many = end - begin >= STREAM_PIECES * STREAM_COLS;
+        uint32_t cols = many ? STREAM_COLS : LAST_COLS;
+        if (cols > end - begin) cols = end - begin;
+        range[0] = owner ? begin : end - cols;
+        range[1] = range[0] + cols;
+        rest = owner ? (uint64_t)range[1] << 32 | end : (uint64_t)begin << 32 | range[0];
+    } while (!atomic_compare_exchange_weak_explicit(
+        &from->left, &left, rest, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* A thread's share: its own stretch, then whatever others have left. */
 static void stream_task(void *arg, uint32_t task, uint32_t thread)
 {
-    (void)thread;
+    (void)task;
     const stream_job *job = arg;
-    uint64_t begin = (uint64_t)task * job->cols_per_task;
-    uint64_t end = sheaf__min_u64(begin + job->cols_per_task, job->rows.w->n);
-    job->kernels->stream(&job->rows, (uint32_t)begin, (uint32_t)end);
+    uint32_t range[2];
+    for (uint32_t i = 0; i < job->n_threads; i++) {
+        stretch *from = &job->stretches[(thread + i) % job->n_threads];
+        while (take_piece(from, i == 0, range))
+            job->kernels->stream(&job->rows, range[0], range[1]);
+    }
+}
+
+/* Cuts n outputs into a stretch a thread, of whole small pieces but for the last. */
+static void cut_streamed(const stream_job *job, uint32_t n)
+{
+    uint64_t pieces = sheaf__ceil_div_u64(n, LAST_COLS);
+    for (uint64_t t = 0; t < job->n_threads; t++) {
+        uint64_t begin = t * pieces / job->n_threads * LAST_COLS;
+        uint64_t end = (t + 1) * pieces / job->n_threads * LAST_COLS;
+        atomic_store_explicit(&job->stretches[t].left, begin << 32 | sheaf__min_u64(end, n),
+                              memory_order_relaxed);
+    }
 }
 
 static void run_streamed(sheaf__matmul *mm, sheaf__matmul_rows rows)
@@ -168,13 +225,11 @@ static void run_streamed(sheaf__matmul *mm, sheaf__matmul_rows rows)
         rows.x = mm->x;
         rows.x_stride = stride;
     }
-    uint64_t cols = STREAM_TASK / (w->k * sheaf__dtype_bytes(w->dtype));
-    uint64_t fair = w->n / (TASKS_PER_THREAD * sheaf_threads_count(mm->threads));
-    cols = sheaf__min_u64(sheaf__min_u64(cols, fair), w->n);
-    cols = padded(sheaf__max_u64(cols, 1), 24); /* whole groups of 2, 3, 4, 6 or 8 outputs */
-    stream_job job = {mm->kernels, rows, (uint32_t)cols};
-    sheaf__threads_run(mm->threads, stream_task, &job,
-                       (uint32_t)sheaf__ceil_div_u64(w->n, cols));
+    stream_job job = {mm->kernels, rows, mm->stretches, sheaf_threads_count(mm->threads)};
+    cut_streamed(&job, w->n);
+    uint32_t n_pieces = (uint32_t)sheaf__ceil_div_u64(w->n, LAST_COLS);
+    uint32_t n_tasks = job.n_threads < n_pieces ? job.n_threads : n_pieces;
+    sheaf__threads_run(mm->threads, stream_task, &job, n_tasks);
 }
 
 /* ---- many rows: packed ---- */

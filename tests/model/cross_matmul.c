@@ -357,7 +357,7 @@ static void a_failed_reserve_leaves_the_former_room(void **state)
         if (large) break;
         n_failures++;
     }
-    assert_int_equal(n_failures, sheaf_isa_best() == SHEAF_ISA_SCALAR ? 1 : 4);
+    assert_int_equal(n_failures, sheaf_isa_best() == SHEAF_ISA_SCALAR ? 2 : 5);
     free_problem(&p);
 }
 
