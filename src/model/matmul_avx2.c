@@ -8,10 +8,11 @@
  *     bf16:  half 0 = lanes 0 2 4 6 8 10 12 14     f16, f32:  half 0 = lanes 0 .. 7
  *            half 1 = lanes 1 3 5 7 9 11 13 15                half 1 = lanes 8 .. 15
  *
- * prepare_x puts x into the same order. One row runs 4 dots at once, both halves of each. More
- * rows run 2 x 4, 3 x 3 or 4 x 3 dots (rows of x by outputs), first one half of all of them, then
- * the other: so each vector of weights is loaded and widened once for all rows and each of x once
- * for all outputs, and 12 running vectors are all that the registers hold beside operands.
+ * prepare_x puts x into the same order. One row runs one dot after another, both halves of it: so
+ * memory is read in the order of addresses, which the processor foresees best. More rows run
+ * 2 x 4, 3 x 3 or 4 x 3 dots (rows of x by outputs), first one half of all of them, then the other:
+ * so each vector of weights is loaded and widened once for all rows and each of x once for all
+ * outputs, and 12 running vectors are all that the registers hold beside operands.
  *
  * A panel is some outputs, all of k: one stretch of memory. Rows beyond four take turns over it,
  * block of k by block of k. Meanwhile memory is asked for the next panel, line after line in the
@@ -35,6 +36,7 @@
 #    define MAX_DOTS     12           /* rows * cols of a group */
 #    define PANEL_COLS   24           /* a multiple of every shape's outputs */
 #    define PANEL_BYTES  (64u * 1024) /* with the next one, a part of the second-level cache */
+#    define ROW_AHEAD    1536u        /* bytes between what one row reads and asks for */
 #    define LINE         64u
 
 /* What keeps the odd ones of 16 bf16 numbers. Loaded where it is used: a compiler that kept it in
@@ -210,11 +212,11 @@ static uint32_t rows_of_turn(uint32_t left)
             join(sums, dtype, rows *cols, out);                                                \
         }
 #    define SHAPES(name, dtype)                                                                \
-        static void name##_1x4(const group *g, float *out)                                     \
+        static void name##_1x1(const group *g, float *out)                                     \
         {                                                                                      \
             __m256 sums[2][MAX_DOTS];                                                          \
-            pass(g, dtype, 0, 2, 1, 4, sums);                                                  \
-            join(sums, dtype, 4, out);                                                         \
+            pass(g, dtype, 0, 2, 1, 1, sums);                                                  \
+            join(sums, dtype, 1, out);                                                         \
         }                                                                                      \
         SHAPE(name##_2x4, dtype, 2, 4)                                                         \
         SHAPE(name##_3x3, dtype, 3, 3)                                                         \
@@ -228,18 +230,18 @@ typedef void block_fn(const group *g, float *sums);
 
 /* By element type, then rows of the turn; and the outputs of a turn's groups. */
 static block_fn *const blocks[3][5] = {
-    [SHEAF_DTYPE_F32] = {NULL, f32_1x4, f32_2x4, f32_3x3, f32_4x3},
-    [SHEAF_DTYPE_F16] = {NULL, f16_1x4, f16_2x4, f16_3x3, f16_4x3},
-    [SHEAF_DTYPE_BF16] = {NULL, bf16_1x4, bf16_2x4, bf16_3x3, bf16_4x3},
+    [SHEAF_DTYPE_F32] = {NULL, f32_1x1, f32_2x4, f32_3x3, f32_4x3},
+    [SHEAF_DTYPE_F16] = {NULL, f16_1x1, f16_2x4, f16_3x3, f16_4x3},
+    [SHEAF_DTYPE_BF16] = {NULL, bf16_1x1, bf16_2x4, bf16_3x3, bf16_4x3},
 };
-static const uint32_t group_cols[5] = {0, 4, 4, 3, 3};
+static const uint32_t group_cols[5] = {0, 1, 4, 3, 3};
 
 /* The outputs [col, end) of a panel, one block of k from `begin` on, in one turn of rows. */
 typedef struct part {
     uint32_t col, end;
     uint32_t row, n_rows, n_turns;
     uint64_t begin;
-    const unsigned char *next; /* where the next panel is asked for */
+    const unsigned char *next; /* what memory is asked for */
 } part;
 
 static void part_sums(const sheaf__matmul_rows *job, part *at)
@@ -287,9 +289,10 @@ static void stream(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end)
     part at = {.n_turns = 0};
     for (uint32_t row = 0; row < job->m; row += rows_of_turn(job->m - row)) at.n_turns++;
     const uint32_t width = panel_cols(job, at.n_turns);
+    const uint64_t ahead = job->m == 1 ? ROW_AHEAD : width * row_bytes;
     for (at.col = begin; at.col < end; at.col += width) {
         at.end = end - at.col < width ? end : at.col + width;
-        at.next = (const unsigned char *)job->w->data + (at.col + width) * row_bytes;
+        at.next = (const unsigned char *)job->w->data + at.col * row_bytes + ahead;
         for (at.begin = 0; at.begin < job->w->k; at.begin += SHEAF__MATMUL_BLOCK)
             for (at.row = 0; at.row < job->m; at.row += at.n_rows) {
                 at.n_rows = rows_of_turn(job->m - at.row);
