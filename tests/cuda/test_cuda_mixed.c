@@ -177,6 +177,9 @@ static void other_queries_are_another_generation_and_what_is_wrong_is_refused(vo
     assert_true(generations[1] == generations[2]);
     assert_int_equal(sheaf_cuda_run(plan, w->views, q + 2, out, NULL, NULL), SHEAF_E_INVALID);
     assert_int_equal(sheaf_cuda_run(plan, w->views, q, out + 8, NULL, NULL), SHEAF_E_INVALID);
+    sheaf_kv_view nowhere = w->views[0];
+    nowhere.base = NULL;
+    assert_int_equal(sheaf_cuda_run(plan, &nowhere, q, out, NULL, NULL), SHEAF_E_PLAN);
     w->items[0].first_pos = 5; /* sees one block of a view that ends too early */
     w->views[0].n_rows = 1;
     assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, 4, NULL), SHEAF_E_PLAN);

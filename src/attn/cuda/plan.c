@@ -265,7 +265,7 @@ static sheaf_status check_layer(const sheaf_cuda_plan *plan, const sheaf_kv_view
     if (layer->n_kv_heads != g->n_kv_heads || layer->key_dim != g->key_dim ||
         layer->value_dim != g->value_dim || layer->block_tokens != g->block_tokens)
         return SHEAF_E_PLAN;
-    return SHEAF_OK;
+    return layer->base == NULL && g->base != NULL ? SHEAF_E_PLAN : SHEAF_OK;
 }
 
 sheaf_status sheaf__cuda_plan_tables(const sheaf_cuda_plan *plan, const sheaf_kv_view *layer,
