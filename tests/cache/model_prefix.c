@@ -6,7 +6,7 @@
  * what comes behind them, the first in the ledger's order first; what is there must be where it was,
  * be found in the length that the rules give, and read as its tokens. All rows of the pool are walked:
  * who holds them is what the statistics say. The events tell the same story. Few tokens and few
- * blocks, so that prefixes meet and every limit is hit often.
+ * blocks, so that prefixes meet and every limit is hit often; all codecs, layer by layer.
  *
  * SHEAF_SEED and SHEAF_OPERATIONS choose the run; 1,000,000 is the nightly form.
  */

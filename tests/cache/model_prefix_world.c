@@ -3,6 +3,8 @@
  */
 #include "model_prefix_world.h"
 
+#define DIM 4 /* numbers of a key, and of a value */
+
 world w;
 
 /* ---- small things ------------------------------------------------------------------------ */
@@ -194,12 +196,17 @@ static uint32_t below(uint32_t n)
     return random_below(&w.random, n);
 }
 
-/* Tiles of 64 bytes, so that nothing of a block is padding. */
+/* Half of the pools with f32, in tiles of 64 bytes, so that nothing of a block is padding; half with
+ * any codecs, of which a block has padding. */
 static uint32_t choose_layers(uint32_t kind)
 {
-    uint32_t window = below(2) == 0 ? 6 : 8, n = kind == 2 ? 3 : 2;
+    uint32_t window = below(2) == 0 ? 6 : 8, n = kind == 2 ? 3 : 2, mixed = below(2);
     for (uint32_t i = 0; i < n; i++) {
-        w.layers[i] = (sheaf_layer){.n_kv_heads = 1 + i / 2, .key_dim = 4, .value_dim = 4};
+        w.layers[i] = (sheaf_layer){.n_kv_heads = 1 + i / 2, .key_dim = DIM, .value_dim = DIM};
+        if (mixed != 0) {
+            w.layers[i].codec_k = below(SHEAF_CODEC_COUNT);
+            w.layers[i].codec_v = below(SHEAF_CODEC_COUNT);
+        }
         if (kind == 1 || (kind == 2 && i == 1)) w.layers[i].window = window;
     }
     w.windowed = kind != 0;
@@ -496,28 +503,40 @@ static void judge_kept(void)
 
 /* ---- comparing --------------------------------------------------------------------------- */
 
+/* Whether the slots [0, n) of a head's segment hold what these seeds give: [n]. */
+static bool segment_reads_as(const void *segment, uint32_t layer, uint32_t side, uint32_t head,
+                             const uint32_t *seeds, uint32_t n)
+{
+    const sheaf_layer *shape = &w.layers[layer];
+    uint32_t codec = side == 0 ? shape->codec_k : shape->codec_v;
+    float rows[REF_BLOCK * DIM], wanted[DIM];
+    assert_int_equal(sheaf_codec_decode(codec, segment, REF_BLOCK, DIM, 0, n, rows), SHEAF_OK);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t d = 0; d < DIM; d++)
+            wanted[d] = number_of(seeds[i], layer, side, head, d);
+        store_row(codec, DIM, wanted);
+        if (memcmp(rows + i * DIM, wanted, sizeof wanted) != 0) return false;
+    }
+    return true;
+}
+
 /* Whether the block holds the numbers that an item's tokens give. */
 static bool reads_as(const ref_item *item, sheaf_block block)
 {
-    uint32_t seeds[REF_POSITIONS], start = ref_start(item);
+    uint32_t seeds[REF_POSITIONS], start = ref_start(item), n = item->n - start;
     seeds_of(&w.ref.spaces[item->space], item->tokens, item->n, seeds);
     const unsigned char *bytes = world_bytes(block);
     for (uint32_t layer = 0; layer < w.r.f.n_layers; layer++) {
         sheaf_layer_info info = SHEAF_LAYER_INFO_INIT;
         assert_int_equal(sheaf_pool_layer_info(w.r.f.pool, layer, &info), SHEAF_OK);
         if (info.group != block.group) continue;
-        for (uint32_t pos = start; pos < item->n; pos++)
-            for (uint32_t h = 0; h < w.layers[layer].n_kv_heads; h++)
-                for (uint32_t d = 0; d < 4; d++) {
-                    uint64_t at = ((pos - start) * 4 + d) * sizeof(float);
-                    float k = number_of(seeds[pos], layer, 0, h, d);
-                    float v = number_of(seeds[pos], layer, 1, h, d);
-                    if (memcmp(bytes + info.k_offset + h * info.k_segment_bytes + at, &k, 4) !=
-                            0 ||
-                        memcmp(bytes + info.v_offset + h * info.v_segment_bytes + at, &v, 4) !=
-                            0)
-                        return false;
-                }
+        for (uint32_t h = 0; h < w.layers[layer].n_kv_heads; h++) {
+            const void *k = bytes + info.k_offset + h * info.k_segment_bytes;
+            const void *v = bytes + info.v_offset + h * info.v_segment_bytes;
+            if (!segment_reads_as(k, layer, 0, h, seeds + start, n) ||
+                !segment_reads_as(v, layer, 1, h, seeds + start, n))
+                return false;
+        }
     }
     return true;
 }
