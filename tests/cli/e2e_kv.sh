@@ -59,6 +59,23 @@ text=$("$sheaf" run -q -m $demo --chat -p "What can you do?" --save-kv "$kept")
 tap_equal "an_answer_that_ended_is_kept_without_its_end" "" "$("$sheaf" run -q -m $demo --load-kv "$kept")"
 tap_equal "a_chat_prompt_goes_on_too" "$text" "$("$sheaf" run -q -m $demo --chat -p "What can you do?" --load-kv "$kept")"
 
+# ---- quantized keys and values: levels and scales are in the file
+
+for types in "int8 int8" "turbo4 turbo4" "int8 turbo4"; do
+    flags="--kv-dtype-k ${types% *} --kv-dtype-v ${types#* }"
+    name=${types/ /_and_}
+    # shellcheck disable=SC2086 # words on purpose
+    {
+        cold=$(answer "$whole" $flags)
+        "$sheaf" run -q -m $demo -p "$start" -n 0 --save-kv "$work/quantized.kv" $flags
+        tap_equal "${name}_go_on_from_a_file" "$cold" \
+            "$(answer "$whole" $flags --load-kv "$work/quantized.kv" --threads 3 --prefill-chunk 7 --attn gather)"
+        tap_equal "${name}_go_on_from_less" "$(answer "${start:0:120}" $flags)" \
+            "$(answer "${start:0:120}" $flags --load-kv "$work/quantized.kv")"
+    }
+    tap_equal "${name}_are_whole" 1 "$("$sheaf" kv verify "$work/quantized.kv" | grep -c ": whole, $(n_tokens "$start") tokens")"
+done
+
 # ---- the model's digest, as docs/format.md has it
 
 u64() { # 8 bytes
@@ -204,6 +221,9 @@ flip "$work/twin/model.safetensors" $((size / 2))
 foreign another_model_of_the_same_shape "namespace" -m "$work/twin" -p "$start"
 foreign another_model "saved with 8 layers and .*; here are 4" -m "$slid" -p "abc"
 foreign another_kv_dtype "bf16 and bf16, here f32 and f32" -m $demo -p "$start" --kv-dtype f32
+kept=$work/quantized.kv
+foreign quantized_for_another_kv_dtype "int8 and turbo4, here int8 and int8" -m $demo -p "$start" --kv-dtype int8
+kept=$work/kept.kv
 refused_block=$("$sheaf" run -m $demo -p a -n 1 --load-kv $streams/block.kv 2>&1 || true)
 tap_equal "a_single_block_is_no_sequence" "sheaf run: $streams/block.kv: the stream carries a single block, not parked sequences" "$refused_block"
 foreign a_pool_without_room "room" -m $demo -p "$start" --kv-budget 128KiB
