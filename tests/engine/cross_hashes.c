@@ -400,7 +400,7 @@ static void check_model(const char *name, const char *dir, uint32_t codec, uint3
                         uint32_t limit, uint32_t isa)
 {
     rig_ids text = rig_prompt(dir, prompt, limit);
-    const rig_options o = {.dir = dir, .isa = isa, .codec = codec};
+    const rig_options o = {.dir = dir, .isa = isa, .codec_k = codec, .codec_v = codec};
     rig r;
     rig_open(&r, &o);
     uint64_t vocab = r.config.vocab, bytes = text.n * vocab * sizeof(float);

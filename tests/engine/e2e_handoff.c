@@ -24,21 +24,35 @@
 static const char *program;
 static char cache[64]; /* the digests of models lie here, for both processes */
 
-static const sheaf__model_options options = {.codec_k = SHEAF_CODEC_BF16,
-                                             .codec_v = SHEAF_CODEC_BF16};
+static const sheaf__model_options bf16 = {.codec_k = SHEAF_CODEC_BF16,
+                                          .codec_v = SHEAF_CODEC_BF16};
+static const sheaf__model_options int8 = {.codec_k = SHEAF_CODEC_INT8,
+                                          .codec_v = SHEAF_CODEC_INT8};
+static const sheaf__model_options turbo4 = {.codec_k = SHEAF_CODEC_TURBO4,
+                                            .codec_v = SHEAF_CODEC_TURBO4};
+static const sheaf__model_options mixed = {.codec_k = SHEAF_CODEC_INT8,
+                                           .codec_v = SHEAF_CODEC_TURBO4};
 
 /* ---- tiles ------------------------------------------------------------------------------- */
 
-/* Sets the slots that no token has to zero: in the last of n tiles of n_heads segments each. */
-static void clear_tail(unsigned char *tiles, uint32_t n, uint32_t n_heads, uint64_t segment,
-                       uint32_t block, uint32_t length)
+/* The tiles of K or V of a layer. */
+typedef struct tiles {
+    unsigned char *data; /* [n][n_heads] segments */
+    uint32_t n, n_heads, block, codec;
+    uint64_t segment;
+} tiles;
+
+/* Sets the slots that no token has to zero: levels, and behind all levels the scales. */
+static void clear_tail(const tiles *t, uint32_t length)
 {
-    uint32_t used = length % block;
-    if (n == 0 || used == 0) return;
-    unsigned char *last = tiles + (uint64_t)(n - 1) * n_heads * segment;
-    for (uint32_t h = 0; h < n_heads; h++) {
-        uint64_t from = segment / block * used; /* raw codecs: slots are equal parts */
-        memset(last + h * segment + from, 0, segment - from);
+    uint32_t used = length % t->block;
+    if (t->n == 0 || used == 0) return;
+    unsigned char *last = t->data + (uint64_t)(t->n - 1) * t->n_heads * t->segment;
+    uint64_t scale = sheaf_codec_is_quantized(t->codec) ? sizeof(float) : 0;
+    uint64_t row = t->segment / t->block - scale, levels = row * t->block;
+    for (uint32_t h = 0; h < t->n_heads; h++, last += t->segment) {
+        memset(last + row * used, 0, row * (t->block - used));
+        memset(last + levels + scale * used, 0, scale * (t->block - used));
     }
 }
 
@@ -58,9 +72,12 @@ static uint64_t *hash_tiles(const sheaf__model *model, const sheaf_sequence *seq
         assert_int_equal(
             sheaf_sequence_gather_raw(seq, l, k, info.k_bytes, v, info.v_bytes, &info),
             SHEAF_OK);
-        uint32_t heads = model->config.n_kv_heads, length = sheaf_sequence_length(seq);
-        clear_tail(k, info.n_blocks, heads, layer.k_segment_bytes, block, length);
-        clear_tail(v, info.n_blocks, heads, layer.v_segment_bytes, block, length);
+        tiles of_k = {k,     info.n_blocks,          model->config.n_kv_heads,
+                      block, model->options.codec_k, layer.k_segment_bytes};
+        tiles of_v = {v,     info.n_blocks,          model->config.n_kv_heads,
+                      block, model->options.codec_v, layer.v_segment_bytes};
+        clear_tail(&of_k, sheaf_sequence_length(seq));
+        clear_tail(&of_v, sheaf_sequence_length(seq));
         hashes[2 * l] = sheaf__hash64(k, info.k_bytes, l);
         hashes[2 * l + 1] = sheaf__hash64(v, info.v_bytes, l);
         free(k);
@@ -118,14 +135,16 @@ static sheaf_status send_parked(sheaf_parked *parked, const sheaf_key *space, in
     return sheaf_wire_save(&parked, 1, space, &sink, err);
 }
 
-/* prefill DIR N FD DIES-AT: sends the first N tokens' blocks, then the hashes of all tiles. */
+/* prefill DIR N FD DIES-AT K V: sends the first N tokens' blocks, then the hashes of all tiles. */
 static int prefill_main(char **argv)
 {
     const char *dir = argv[2];
     uint32_t n = (uint32_t)strtoul(argv[3], NULL, 10);
     int fd = atoi(argv[4]);
+    const sheaf__model_options o = {.codec_k = (uint32_t)atoi(argv[6]),
+                                    .codec_v = (uint32_t)atoi(argv[7])};
     sheaf_error err = {0};
-    sheaf__model *model = runs_open(dir, options);
+    sheaf__model *model = runs_open(dir, o);
     sheaf_key space = runs_space(model, dir);
     sheaf__kv kv;
     int32_t tokens[MAX_PROMPT];
@@ -152,9 +171,12 @@ failed:
 }
 
 /* Starts it, with `fd` as its end; closes that here. */
-static pid_t start_prefill(const char *dir, uint32_t n, int fd, uint64_t dies_at)
+static pid_t start_prefill(const char *dir, const sheaf__model_options *o, uint32_t n, int fd,
+                           uint64_t dies_at)
 {
-    char count[16], end[16], death[24];
+    char count[16], end[16], death[24], k[16], v[16];
+    snprintf(k, sizeof k, "%u", o->codec_k);
+    snprintf(v, sizeof v, "%u", o->codec_v);
     snprintf(count, sizeof count, "%u", n);
     snprintf(end, sizeof end, "%d", fd);
     snprintf(death, sizeof death, "%llu", (unsigned long long)dies_at);
@@ -163,7 +185,7 @@ static pid_t start_prefill(const char *dir, uint32_t n, int fd, uint64_t dies_at
     assert_true(child >= 0);
     if (child == 0) {
         alarm(100);
-        execl(program, program, "prefill", dir, count, end, death, (char *)NULL);
+        execl(program, program, "prefill", dir, count, end, death, k, v, (char *)NULL);
         _exit(127);
     }
     assert_int_equal(close(fd), 0);
@@ -188,11 +210,12 @@ static void expect_the_same_tiles(const sheaf__model *model, const sheaf_sequenc
 }
 
 /* Takes the sequence from the socket, and answers as a process does that ran the prompt itself. */
-static void expect_handed_over(const char *dir, uint32_t n, int fd)
+static void expect_handed_over(const char *dir, const sheaf__model_options *o, uint32_t n,
+                               int fd)
 {
     int32_t tokens[MAX_PROMPT];
     runs_prompt(tokens, n, 0);
-    sheaf__model *model = runs_open(dir, options), *alone = runs_open(dir, options);
+    sheaf__model *model = runs_open(dir, *o), *alone = runs_open(dir, *o);
     sheaf__kv kv = {0}, own;
     runs_answer cold = runs_cold(alone, tokens, n, &own), warm = runs_answer_new(model);
     sheaf_key space = runs_space(model, dir);
@@ -238,14 +261,18 @@ static void a_prompt_prefilled_elsewhere_is_answered_here(void **state)
     (void)state;
     const struct {
         const char *dir;
+        const sheaf__model_options *o;
         uint32_t n;
-    } cases[] = {{RUNS_DEMO, 64},  {RUNS_DEMO, 301},  {RUNS_GEMMA, 1},
-                 {RUNS_GEMMA, 64}, {RUNS_GEMMA, 301}, {RUNS_GEMMA, 1000}};
+    } cases[] = {
+        {RUNS_DEMO, &bf16, 64},    {RUNS_DEMO, &bf16, 301},    {RUNS_GEMMA, &bf16, 1},
+        {RUNS_GEMMA, &bf16, 64},   {RUNS_GEMMA, &bf16, 301},   {RUNS_GEMMA, &bf16, 1000},
+        {RUNS_GEMMA, &int8, 301},  {RUNS_GEMMA, &turbo4, 301}, {RUNS_GEMMA, &mixed, 1},
+        {RUNS_GEMMA, &mixed, 301}, {RUNS_DEMO, &mixed, 101}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int ends[2];
         make_pair(ends);
-        pid_t child = start_prefill(cases[i].dir, cases[i].n, ends[1], NEVER);
-        expect_handed_over(cases[i].dir, cases[i].n, ends[0]);
+        pid_t child = start_prefill(cases[i].dir, cases[i].o, cases[i].n, ends[1], NEVER);
+        expect_handed_over(cases[i].dir, cases[i].o, cases[i].n, ends[0]);
         close(ends[0]);
         expect_exit(child, 0);
     }
@@ -265,8 +292,8 @@ static void tcp_carries_it_too(void **state)
     int here = accept(door, NULL, NULL);
     assert_true(here >= 0 && fcntl(here, F_SETFD, FD_CLOEXEC) != -1);
     close(door);
-    pid_t child = start_prefill(RUNS_DEMO, 301, there, NEVER);
-    expect_handed_over(RUNS_DEMO, 301, here);
+    pid_t child = start_prefill(RUNS_DEMO, &bf16, 301, there, NEVER);
+    expect_handed_over(RUNS_DEMO, &bf16, 301, here);
     close(here);
     expect_exit(child, 0);
 }
@@ -275,12 +302,12 @@ static void a_process_killed_while_it_sends_leaves_nothing_behind(void **state)
 {
     (void)state;
     const char *dirs[] = {RUNS_DEMO, RUNS_GEMMA};
-    const uint64_t deaths[] = {0, 1, 16, 700, 40000, BEFORE_LAST};
+    const uint64_t deaths[] = {0, 1, 16, 700, 9000, BEFORE_LAST};
     const uint32_t n = 101;
     int32_t tokens[MAX_PROMPT];
     runs_prompt(tokens, n, 0);
     for (uint32_t m = 0; m < 2; m++) {
-        sheaf__model *model = runs_open(dirs[m], options);
+        sheaf__model *model = runs_open(dirs[m], m == 0 ? bf16 : mixed);
         sheaf__kv own, again;
         sheaf_key space = runs_space(model, dirs[m]);
         sheaf_error err = {0};
@@ -291,7 +318,8 @@ static void a_process_killed_while_it_sends_leaves_nothing_behind(void **state)
             uint32_t n_parked = 7;
             sheaf_parked *parked = NULL;
             make_pair(ends);
-            pid_t child = start_prefill(dirs[m], n, ends[1], deaths[i]);
+            pid_t child =
+                start_prefill(dirs[m], m == 0 ? &bf16 : &mixed, n, ends[1], deaths[i]);
             sheaf_status status =
                 sheaf_wire_load_fd(model->pool, &space, ends[0], &parked, 1, &n_parked, &err);
             if (status != SHEAF_E_FORMAT) fail_msg("%d: %s", status, err.text);
@@ -330,7 +358,7 @@ int main(int argc, char **argv)
 {
     program = argv[0];
     signal(SIGPIPE, SIG_IGN);
-    if (argc == 6 && strcmp(argv[1], "prefill") == 0) return prefill_main(argv);
+    if (argc == 8 && strcmp(argv[1], "prefill") == 0) return prefill_main(argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_prefilled_elsewhere_is_answered_here),
         cmocka_unit_test(tcp_carries_it_too),

@@ -103,11 +103,12 @@ static void run_steps(world *w, uint32_t n)
     for (uint32_t i = 0; i < N_ASKED; i++) assert_false(w->used[i]);
 }
 
-/* room: tokens that the pool has room for; 0: on the dense backend. */
-static void run_world(const char *dir, uint32_t room, sheaf__engine_options e, uint64_t seed)
+/* room: tokens that the pool has room for; 0: on the dense backend. m: its codecs. */
+static void run_world(const char *dir, sheaf__model_options m, uint32_t room,
+                      sheaf__engine_options e, uint64_t seed)
 {
     static world w;
-    sheaf__model_options m = {.block_tokens = 8, .slab_blocks = 2, .n_threads = 2};
+    m.block_tokens = 8, m.slab_blocks = 2, m.n_threads = 2;
     w = (world){.random = seed};
     if (room != 0)
         m.kv_budget_bytes = host_budget(dir, m, room);
@@ -131,17 +132,31 @@ static void run_world(const char *dir, uint32_t room, sheaf__engine_options e, u
     host_close(&w.h);
 }
 
+static const sheaf__model_options f32 = {0};
+static const sheaf__model_options mixed = {.codec_k = SHEAF_CODEC_INT8,
+                                           .codec_v = SHEAF_CODEC_TURBO4};
+
 static void requests_of_one_group_answer_as_alone(void **state)
 {
     (void)state;
-    run_world(RUNS_LLAMA, 320, (sheaf__engine_options){.batch_tokens = 64, .prefill_chunk = 40},
+    run_world(RUNS_LLAMA, f32, 320,
+              (sheaf__engine_options){.batch_tokens = 64, .prefill_chunk = 40},
               testing_seed(4));
 }
 
 static void requests_of_two_groups_answer_as_alone(void **state)
 {
     (void)state;
-    run_world(RUNS_GEMMA, 176, (sheaf__engine_options){.batch_tokens = 40}, testing_seed(5));
+    run_world(RUNS_GEMMA, f32, 176, (sheaf__engine_options){.batch_tokens = 40},
+              testing_seed(5));
+}
+
+static void requests_with_quantized_keys_and_values_answer_as_alone(void **state)
+{
+    (void)state;
+    run_world(RUNS_GEMMA, mixed, 176,
+              (sheaf__engine_options){.batch_tokens = 40, .prefill_chunk = 16},
+              testing_seed(9));
 }
 
 static void small_limits_change_nothing(void **state)
@@ -149,7 +164,7 @@ static void small_limits_change_nothing(void **state)
     (void)state;
     sheaf_prefix_options o = SHEAF_PREFIX_OPTIONS_INIT;
     o.max_entries = 3;
-    run_world(RUNS_QWEN, 200,
+    run_world(RUNS_QWEN, f32, 200,
               (sheaf__engine_options){.batch_tokens = 12, .parallel = 5, .prefix = &o},
               testing_seed(6));
 }
@@ -157,7 +172,7 @@ static void small_limits_change_nothing(void **state)
 static void requests_on_the_dense_backend_answer_as_alone(void **state)
 {
     (void)state;
-    run_world(RUNS_GEMMA, 0, (sheaf__engine_options){.batch_tokens = 40}, testing_seed(7));
+    run_world(RUNS_GEMMA, f32, 0, (sheaf__engine_options){.batch_tokens = 40}, testing_seed(7));
 }
 
 int main(void)
@@ -165,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_of_one_group_answer_as_alone),
         cmocka_unit_test(requests_of_two_groups_answer_as_alone),
+        cmocka_unit_test(requests_with_quantized_keys_and_values_answer_as_alone),
         cmocka_unit_test(small_limits_change_nothing),
         cmocka_unit_test(requests_on_the_dense_backend_answer_as_alone),
     };

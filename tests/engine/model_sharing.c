@@ -135,20 +135,17 @@ static void disturb(world *w)
 
 /* ---- the world --------------------------------------------------------------------------- */
 
-static void run_world(const char *dir, uint64_t budget_bytes, uint64_t seed)
+/* o: the model, its codecs and the pool's budget. */
+static void run_world(rig_options o, uint64_t seed)
 {
     static world w;
     w = (world){.random = seed};
-    rig_options o = {.dir = dir,
-                     .block_tokens = BLOCK,
-                     .slab_blocks = 4,
-                     .budget_bytes = budget_bytes,
-                     .n_threads = 2};
+    o.block_tokens = BLOCK, o.slab_blocks = 4, o.n_threads = 2;
     const sheaf_prefix_options p = SHEAF_PREFIX_OPTIONS_INIT;
     scene_open(&w.warm, &o, &p);
     o.backend = SHEAF__KV_DENSE;
     scene_open(&w.cold, &o, NULL);
-    rig_ids text = rig_prompt(dir, 4, MAX_IDS);
+    rig_ids text = rig_prompt(o.dir, 4, MAX_IDS);
     w.text = text.data;
     for (uint32_t i = 0; i < N_STEPS; i++) {
         uint32_t what = below(&w, 12);
@@ -161,7 +158,7 @@ static void run_world(const char *dir, uint64_t budget_bytes, uint64_t seed)
         step_some(&w);
     }
     w.seen.hit_tokens = scene_check(&w.warm).hit_tokens;
-    fprintf(stderr, "%s: %u finished, %u preempted, %u cancelled, %llu tokens found\n", dir,
+    fprintf(stderr, "%s: %u finished, %u preempted, %u cancelled, %llu tokens found\n", o.dir,
             w.seen.finished, w.seen.preempted, w.seen.cancelled,
             (unsigned long long)w.seen.hit_tokens);
     assert_true(w.seen.finished > 30 && w.seen.preempted > 5 && w.seen.hit_tokens > 1000);
@@ -173,13 +170,29 @@ static void run_world(const char *dir, uint64_t budget_bytes, uint64_t seed)
 static void requests_of_one_group_answer_as_cold(void **state)
 {
     (void)state;
-    run_world(LLAMA, 192u << 10, testing_seed(4));
+    run_world((rig_options){.dir = LLAMA, .budget_bytes = 192u << 10}, testing_seed(4));
 }
 
 static void requests_of_two_groups_answer_as_cold(void **state)
 {
     (void)state;
-    run_world(GEMMA, 160u << 10, testing_seed(5));
+    run_world((rig_options){.dir = GEMMA, .budget_bytes = 160u << 10}, testing_seed(5));
+}
+
+/* K and V by codecs with scales, which blocks carry wherever they go. */
+static void requests_with_quantized_keys_and_values_answer_as_cold(void **state)
+{
+    (void)state;
+    run_world((rig_options){.dir = LLAMA,
+                            .budget_bytes = 48u << 10,
+                            .codec_k = SHEAF_CODEC_TURBO4,
+                            .codec_v = SHEAF_CODEC_INT8},
+              testing_seed(6));
+    run_world((rig_options){.dir = GEMMA,
+                            .budget_bytes = 56u << 10,
+                            .codec_k = SHEAF_CODEC_INT8,
+                            .codec_v = SHEAF_CODEC_TURBO4},
+              testing_seed(7));
 }
 
 int main(void)
@@ -187,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_of_one_group_answer_as_cold),
         cmocka_unit_test(requests_of_two_groups_answer_as_cold),
+        cmocka_unit_test(requests_with_quantized_keys_and_values_answer_as_cold),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,8 @@ static uint64_t bytes_of(const books *b, uint32_t n)
 
 static void open_books(books *b)
 {
-    const rig_options o = {.dir = DEMO, .codec = SHEAF_CODEC_BF16, .n_threads = 2};
+    const rig_options o = {
+        .dir = DEMO, .codec_k = SHEAF_CODEC_BF16, .codec_v = SHEAF_CODEC_BF16, .n_threads = 2};
     sheaf_prefix_options p = SHEAF_PREFIX_OPTIONS_INIT;
     /* 8 layers, K and V, 2 heads of 64 dimensions of 2 bytes */
     b->block_bytes = 8 * 2 * 2 * 64 * 2 * BLOCK;

@@ -101,6 +101,12 @@ static void backends_give_equal_bits_by_other_codecs(void **state)
     (void)state;
     compare(RUNS_LLAMA,
             (sheaf__model_options){.codec_k = SHEAF_CODEC_F16, .codec_v = SHEAF_CODEC_BF16}, 0);
+    compare(RUNS_LLAMA,
+            (sheaf__model_options){.codec_k = SHEAF_CODEC_TURBO4, .codec_v = SHEAF_CODEC_INT8},
+            160);
+    compare(RUNS_GEMMA,
+            (sheaf__model_options){.codec_k = SHEAF_CODEC_INT8, .codec_v = SHEAF_CODEC_TURBO4},
+            0);
 }
 
 /* ---- what the dense backend lacks -------------------------------------------------------- */

@@ -97,15 +97,18 @@ static void a_prompt_goes_on_from_a_file_with_the_same_bits(void **state)
     (void)state;
     const struct {
         const char *dir;
-        uint32_t codec;
-    } models[] = {{RUNS_QWEN, SHEAF_CODEC_BF16},
-                  {RUNS_QWEN, SHEAF_CODEC_F32},
-                  {RUNS_LLAMA, SHEAF_CODEC_F16},
-                  {RUNS_GEMMA, SHEAF_CODEC_BF16},
-                  {RUNS_DEMO, SHEAF_CODEC_BF16}};
+        uint32_t codec_k, codec_v;
+    } models[] = {{RUNS_QWEN, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16},
+                  {RUNS_QWEN, SHEAF_CODEC_F32, SHEAF_CODEC_F32},
+                  {RUNS_LLAMA, SHEAF_CODEC_F16, SHEAF_CODEC_F16},
+                  {RUNS_LLAMA, SHEAF_CODEC_TURBO4, SHEAF_CODEC_INT8},
+                  {RUNS_GEMMA, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16},
+                  {RUNS_GEMMA, SHEAF_CODEC_INT8, SHEAF_CODEC_TURBO4},
+                  {RUNS_DEMO, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16}};
     const uint32_t kept_lengths[] = {1, 31, 32, 33, 160, N_PROMPT - 1, N_PROMPT};
     for (uint32_t m = 0; m < sizeof models / sizeof models[0]; m++) {
-        const sheaf__model_options o = {.codec_k = models[m].codec, .codec_v = models[m].codec};
+        const sheaf__model_options o = {.codec_k = models[m].codec_k,
+                                        .codec_v = models[m].codec_v};
         runs_answer cold = cold_answer(models[m].dir, o, tokens, N_PROMPT);
         bool large = strcmp(models[m].dir, RUNS_DEMO) == 0; /* fewer cases: it takes its time */
         for (uint32_t i = large ? 4 : 0; i < sizeof kept_lengths / sizeof kept_lengths[0];
@@ -229,10 +232,13 @@ static void a_file_of_another_model_or_layout_is_refused(void **state)
 {
     (void)state;
     const sheaf__model_options f32 = {0}, f16 = {.codec_k = SHEAF_CODEC_F16};
+    const sheaf__model_options mixed = {.codec_k = SHEAF_CODEC_INT8,
+                                        .codec_v = SHEAF_CODEC_TURBO4};
     const sheaf__model_options wide = {.block_tokens = 64}, tiny = {.kv_budget_bytes = 1 << 17};
     keep_prompt(RUNS_QWEN, f32, tokens, N_PROMPT);
     expect_refused(RUNS_LLAMA, f32, SHEAF_E_FOREIGN, "32 numbers in a key, here 16");
     expect_refused(RUNS_QWEN, f16, SHEAF_E_FOREIGN, "f32 and f32, here f16 and f32");
+    expect_refused(RUNS_QWEN, mixed, SHEAF_E_FOREIGN, "f32 and f32, here int8 and turbo4");
     expect_refused(RUNS_QWEN, wide, SHEAF_E_FOREIGN, "blocks of 32 tokens; here");
     expect_refused(RUNS_QWEN, tiny, SHEAF_FULL, "room");
     /* the same layout, other weights: only the namespace tells */

@@ -2,9 +2,9 @@
  * requests that share nothing.
  *
  * Three models of one group (the demo model, a Qwen3 and a Llama) and one of two (Gemma 3, a
- * window of 16 in three of four layers). Every logit that a request computed is compared by
- * memcmp with that of a cold run in a dense cache, and so are the greedy answers. After each
- * step the invariants of pool and cache are verified.
+ * window of 16 in three of four layers), by every codec. Every logit that a request computed is
+ * compared by memcmp with that of a cold run in a dense cache, and so are the greedy answers.
+ * After each step the invariants of pool and cache are verified.
  */
 #include "engine/requests.h"
 #include "sheaf/rows.h"
@@ -22,14 +22,17 @@
 typedef struct model {
     const char *dir;
     uint32_t prompt; /* of its golden file, at least MAX_IDS long */
-    uint32_t codec;
+    uint32_t codec_k, codec_v;
     uint32_t block_tokens;
 } model;
 
-static const model models[] = {{DEMO, 12, SHEAF_CODEC_BF16, 32},
-                               {LLAMA, 4, SHEAF_CODEC_F32, 32},
-                               {QWEN, 4, SHEAF_CODEC_F16, 32},
-                               {GEMMA, 4, SHEAF_CODEC_F32, 8}};
+static const model models[] = {{DEMO, 12, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16, 32},
+                               {LLAMA, 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32, 32},
+                               {LLAMA, 4, SHEAF_CODEC_TURBO4, SHEAF_CODEC_TURBO4, 32},
+                               {QWEN, 4, SHEAF_CODEC_F16, SHEAF_CODEC_F16, 32},
+                               {QWEN, 4, SHEAF_CODEC_INT8, SHEAF_CODEC_INT8, 32},
+                               {GEMMA, 4, SHEAF_CODEC_INT8, SHEAF_CODEC_TURBO4, 8},
+                               {GEMMA, 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32, 8}};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SHEAF_EMULATED)
 #    define FEWER 1 /* without the demo model, which takes minutes there */
 #else
@@ -47,7 +50,8 @@ typedef struct stage {
 static void stage_open(stage *st, const model *m)
 {
     rig_options o = {.dir = m->dir,
-                     .codec = m->codec,
+                     .codec_k = m->codec_k,
+                     .codec_v = m->codec_v,
                      .block_tokens = m->block_tokens,
                      .slab_blocks = 4,
                      .n_threads = 2};
@@ -557,7 +561,7 @@ static void what_slid_before_it_was_published_is_not_there(void **state)
 static void what_could_never_be_matched_is_not_taken(void **state)
 {
     (void)state;
-    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, 2 * WINDOW};
+    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32, 2 * WINDOW};
     stage st;
     stage_open(&st, &coarse);
     const request how = {.quiet = true};
@@ -581,7 +585,7 @@ static void what_could_never_be_matched_is_not_taken(void **state)
 static void a_window_block_that_whole_blocks_need_stays_with_them(void **state)
 {
     (void)state;
-    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, 2 * WINDOW};
+    static const model coarse = {GEMMA, 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32, 2 * WINDOW};
     for (uint32_t n_blocks = 2; n_blocks <= 3; n_blocks++) {
         stage st;
         stage_open(&st, &coarse);

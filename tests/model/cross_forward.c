@@ -76,7 +76,10 @@ static void compare_all(uint32_t isa)
         for (uint32_t codec = 0; codec < (m == 0 ? SHEAF_CODEC_COUNT : SHEAF_DTYPE_COUNT);
              codec++)
             for (uint32_t way = 0; way < 4; way++) {
-                rig_options o = {.dir = small[m], .isa = SHEAF_ISA_SCALAR, .codec = codec};
+                rig_options o = {.dir = small[m],
+                                 .isa = SHEAF_ISA_SCALAR,
+                                 .codec_k = codec,
+                                 .codec_v = codec};
                 o.backend = way & 1 ? SHEAF__KV_DENSE : SHEAF__KV_PAGED;
                 o.attn_path = way & 2 ? SHEAF_ATTN_GATHER : SHEAF_ATTN_FUSED;
                 compare(&o, text, isa);
@@ -84,8 +87,11 @@ static void compare_all(uint32_t isa)
         free(text.data);
     }
     rig_ids text = rig_prompt(DEMO, DEMO_PROMPT, DEMO_TOKENS);
-    rig_options o = {
-        .dir = DEMO, .isa = SHEAF_ISA_SCALAR, .codec = SHEAF_CODEC_BF16, .n_threads = 2};
+    rig_options o = {.dir = DEMO,
+                     .isa = SHEAF_ISA_SCALAR,
+                     .codec_k = SHEAF_CODEC_BF16,
+                     .codec_v = SHEAF_CODEC_BF16,
+                     .n_threads = 2};
     compare(&o, text, isa);
     free(text.data);
 }

@@ -52,7 +52,7 @@ void rig_open(rig *r, const rig_options *options)
         must(sheaf_threads_create(options->n_threads, &r->threads), "threads", NULL);
     r->layers = calloc(r->config.n_layers, sizeof *r->layers);
     assert_non_null(r->layers);
-    sheaf__forward_layout(&r->config, options->codec, options->codec, r->layers);
+    sheaf__forward_layout(&r->config, options->codec_k, options->codec_v, r->layers);
     if (options->backend == SHEAF__KV_PAGED) open_pool(r);
     const sheaf__forward_options f = {.threads = r->threads,
                                       .isa = options->isa,

@@ -15,7 +15,7 @@ typedef struct rig_options {
     uint32_t isa;
     uint32_t attn_path;
     uint32_t backend; /* SHEAF__KV_... */
-    uint32_t codec;   /* of K and V */
+    uint32_t codec_k, codec_v;
     uint32_t block_tokens;
     uint32_t slab_blocks;
     uint64_t budget_bytes; /* of the pool */

@@ -22,18 +22,20 @@
 #else
 #    define FEWER 0
 #endif
-#define N_MODELS 5
+#define N_MODELS 6
 #define N_TOKENS 290 /* past the border of an attention split (256) */
 
 static const struct {
     const char *dir;
     uint32_t prompt; /* of its golden file, at least N_TOKENS long */
-    uint32_t codec;
-} models[N_MODELS] = {{"models/sheaf-demo", 12, SHEAF_CODEC_BF16},
-                      {LLAMA, 4, SHEAF_CODEC_F32},
-                      {"tests/data/fixtures/qwen3-headdim", 4, SHEAF_CODEC_F16},
-                      {"tests/data/fixtures/mistral-swa", 4, SHEAF_CODEC_F32},
-                      {"tests/data/fixtures/gemma3-mixed", 4, SHEAF_CODEC_BF16}};
+    uint32_t codec_k, codec_v;
+} models[N_MODELS] = {
+    {"models/sheaf-demo", 12, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16},
+    {LLAMA, 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32},
+    {"tests/data/fixtures/qwen3-headdim", 4, SHEAF_CODEC_F16, SHEAF_CODEC_F16},
+    {"tests/data/fixtures/mistral-swa", 4, SHEAF_CODEC_F32, SHEAF_CODEC_F32},
+    {"tests/data/fixtures/gemma3-mixed", 4, SHEAF_CODEC_BF16, SHEAF_CODEC_BF16},
+    {"tests/data/fixtures/gemma3-mixed", 4, SHEAF_CODEC_INT8, SHEAF_CODEC_TURBO4}};
 
 /* A text, and the logits that it gives when run for the first time. */
 typedef struct truth {
@@ -49,7 +51,8 @@ static int set_up(void **state)
     (void)state;
     for (uint32_t m = 0; m < N_MODELS; m++) {
         truth *t = &truths[m];
-        t->options = (rig_options){.dir = models[m].dir, .codec = models[m].codec};
+        t->options = (rig_options){
+            .dir = models[m].dir, .codec_k = models[m].codec_k, .codec_v = models[m].codec_v};
         rig r;
         rig_open(&r, &t->options);
         t->text = rig_prompt(models[m].dir, models[m].prompt, N_TOKENS);
