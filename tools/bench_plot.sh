@@ -99,4 +99,4 @@ bars footprint "Eight distinct prompts of 4,000 tokens, qwen3-0.6b" "MiB" footpr
     "MiB, live K and V" "MiB, peak" "MiB, committed"
 EXTRA='set yrange [*:*]' bars quality "Perplexity of the demo model, chats of all lengths" "% over f32" quality ', all$' \
     "0.1 mark for int8: 0.1;3 mark for turbo4: 3" "%, perplexity over f32"
-EXTRA='set yrange [*:*]' bars recall "Recall of the demo model" "%" quality '^(f32|bf16|int8|turbo4), ' "" "%, recall"
+EXTRA='set yrange [0:110]' bars recall "Recall of the demo model" "%" quality '^(f32|bf16|int8|turbo4), ' "" "%, recall"
