@@ -193,6 +193,21 @@ static void every_group_size_gives_the_bits_of_the_scalar_form(void **state)
     }
 }
 
+/* Groups of the sizes that models have, by dimension and quantized pair: all of each with each. */
+static void quantized_groups_of_every_dimension_give_the_bits_of_the_scalar_form(void **state)
+{
+    (void)state;
+    static const uint32_t groups[] = {1, 3, 5, 7, 8, 16}, dims[] = {64, 80, 96, 128, 256};
+    for (uint32_t i = 0; i < 6 * 5 * 4; i += STRIDE) {
+        uint32_t dim = dims[i / 6 % 5], pair = i / 30;
+        numbers n = {400 + i, 41, 1, dim, dim, SHEAF_CODEC_INT8, SHEAF_CODEC_INT8};
+        if (pair & 1) n.codec_k = SHEAF_CODEC_TURBO4;
+        if (pair & 2) n.codec_v = SHEAF_CODEC_TURBO4;
+        sheaf_attn_options o = options_for(&n, groups[i % 6]);
+        expect_same_everywhere(&o, &n, (shape){16, 0, 1});
+    }
+}
+
 static void every_block_size_and_row_order_gives_the_bits_of_one_buffer(void **state)
 {
     (void)state;
@@ -445,6 +460,7 @@ int main(void)
         cmocka_unit_test(every_pair_of_codecs_gives_the_bits_of_the_scalar_form),
         cmocka_unit_test(quantized_rows_of_odd_shapes_give_the_bits_of_the_scalar_form),
         cmocka_unit_test(every_group_size_gives_the_bits_of_the_scalar_form),
+        cmocka_unit_test(quantized_groups_of_every_dimension_give_the_bits_of_the_scalar_form),
         cmocka_unit_test(every_block_size_and_row_order_gives_the_bits_of_one_buffer),
         cmocka_unit_test(every_chunking_gives_the_same_bits),
         cmocka_unit_test(every_number_of_threads_gives_the_same_bits),
