@@ -1,27 +1,58 @@
 /* base/memory.c - host memory through the embedder's allocator, counted. */
 #include "base/memory.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/bits.h"
 
 #define DEFAULT_ALIGN  16
 #define FIRST_CAPACITY 8
 
+/* ---- without hooks ----------------------------------------------------------------------- */
+
+/* Whole huge pages come straight from the system, and go back to it at once. */
+static bool is_huge(uint64_t size, uint64_t align)
+{
+    return size != 0 && size % SHEAF__HUGE_PAGE == 0 && align <= SHEAF__HUGE_PAGE;
+}
+
+/* Maps one more, and cuts off what is before the first multiple of one and after the last. */
+static void *huge_alloc(uint64_t size)
+{
+    uint64_t total;
+    if (!sheaf__add_u64(size, SHEAF__HUGE_PAGE, &total) || total > SIZE_MAX) return NULL;
+    unsigned char *start =
+        mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    uint64_t head = (uint64_t) - (uintptr_t)start & (SHEAF__HUGE_PAGE - 1);
+    if (head != 0) munmap(start, head);
+    munmap(start + head + size, SHEAF__HUGE_PAGE - head);
+    madvise(start + head, size, MADV_HUGEPAGE); /* advice: may be refused */
+    return start + head;
+}
+
 static void *libc_alloc(void *ctx, uint64_t size, uint64_t align)
 {
     (void)ctx;
     void *ptr = NULL;
+    if (is_huge(size, align)) return huge_alloc(size);
     if (size > SIZE_MAX || posix_memalign(&ptr, align, size) != 0) return NULL;
     return ptr;
 }
 
 static void libc_free(void *ctx, void *ptr, uint64_t size, uint64_t align)
 {
-    (void)ctx, (void)size, (void)align;
-    free(ptr);
+    (void)ctx;
+    if (is_huge(size, align))
+        munmap(ptr, size);
+    else
+        free(ptr);
 }
+
+/* ---- counted ----------------------------------------------------------------------------- */
 
 void sheaf__memory_init(sheaf__memory *memory, const sheaf_allocator *allocator)
 {

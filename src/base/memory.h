@@ -13,7 +13,10 @@ typedef struct sheaf__memory {
     uint64_t live_bytes;
 } sheaf__memory;
 
-/* `allocator` null: the C library's. */
+#define SHEAF__HUGE_PAGE (2ull << 20) /* bytes */
+
+/* `allocator` null: the C library's; and for pieces of whole huge pages the system's own, aligned to
+ * one and advised to be one, so that going through them at random looks few page tables up. */
 void sheaf__memory_init(sheaf__memory *memory, const sheaf_allocator *allocator);
 
 /* n * size bytes, zeroed, aligned to 16. Null: no memory, or the product does not fit; also for

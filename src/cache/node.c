@@ -1,8 +1,10 @@
 /* cache/node.c - a node's memory, and going through all nodes.
  *
- * Nodes lie in chunks of some, which are allocated when all are full and freed when they are empty.
- * Making and freeing a node then touches what is in use anyway, where freeing would have an
- * allocator look at the neighbours of each: an eviction of many waits for memory above all.
+ * Nodes lie in chunks, which are allocated when all are full and freed when they are empty. Making and
+ * freeing a node then touches what is in use anyway, where freeing would have an allocator look at the
+ * neighbours of each: an eviction of many waits for memory above all. Each new chunk has place for as
+ * many as all before it, up to a huge page: what is used at random then takes few entries of the page
+ * tables, and at most half of it lies idle when nothing has left.
  *
  * One piece of memory is behind a node's keys, places and tokens, so that it grows as a whole or not at
  * all. For one block, and of a moderate size, it is in the chunk, right behind the node; otherwise an
@@ -22,9 +24,12 @@
 #define INNER_MOST 512 /* bytes: a node that has grown past one block leaves them unused */
 
 #if SHEAF_CHECK >= 2
-#    define CHUNK_NODES 1 /* so that whoever uses a node after its end is found out */
+#    define FIRST_NODES                                                                        \
+        1 /* and each alone: so that whoever uses a node after its end is found out */
+#    define HUGE_NODES UINT64_MAX
 #else
-#    define CHUNK_NODES 32
+#    define FIRST_NODES 32
+#    define HUGE_NODES  1024 /* from here on chunks are a huge page */
 #endif
 
 struct sheaf__chunk {
@@ -32,7 +37,9 @@ struct sheaf__chunk {
     sheaf__node *free;  /* freed ones, the last one first; each has the next as its parent */
     uint32_t n_touched; /* nodes before this one are or were in use */
     uint32_t n_used;
-    char rest[LINE - 2 * sizeof(void *) - sizeof(sheaf__node *) - 2 * sizeof(uint32_t)];
+    uint32_t n; /* nodes in all */
+    uint64_t bytes;
+    char rest[LINE - 3 * sizeof(void *) - 6 * sizeof(uint32_t)];
 };
 
 /* ---- memory ------------------------------------------------------------------------------ */
@@ -92,19 +99,25 @@ static uint64_t bytes_of_slot(const sheaf_prefix *cache)
     return sheaf__ceil_div_u64(bytes, LINE) * LINE;
 }
 
-static uint64_t bytes_of_chunk(const sheaf_prefix *cache)
+/* As many nodes as there are now, in bytes: a whole huge page where it nears one. */
+static uint64_t bytes_of_next(const sheaf_prefix *cache)
 {
-    return sizeof(struct sheaf__chunk) + CHUNK_NODES * bytes_of_slot(cache);
+    uint64_t n = cache->n_slots;
+    if (n >= HUGE_NODES) return SHEAF__HUGE_PAGE;
+    if (n < FIRST_NODES || FIRST_NODES == 1) n = FIRST_NODES;
+    return sizeof(struct sheaf__chunk) + n * bytes_of_slot(cache);
 }
 
 static struct sheaf__chunk *chunk_create(sheaf_prefix *cache)
 {
     sheaf__memory *memory = sheaf__pool_memory(cache->pool);
-    struct sheaf__chunk *chunk =
-        sheaf__memory_alloc_aligned(memory, 1, bytes_of_chunk(cache), LINE);
+    uint64_t bytes = bytes_of_next(cache);
+    struct sheaf__chunk *chunk = sheaf__memory_alloc_aligned(memory, bytes, 1, LINE);
     if (chunk == NULL) return NULL;
-    *chunk = (struct sheaf__chunk){0};
-    cache->stats.host_bytes += bytes_of_chunk(cache);
+    *chunk = (struct sheaf__chunk){.bytes = bytes};
+    chunk->n = (uint32_t)((bytes - sizeof *chunk) / bytes_of_slot(cache));
+    cache->n_slots += chunk->n;
+    cache->stats.host_bytes += bytes;
     sheaf__list_insert(&cache->chunks, &chunk->link);
     return chunk;
 }
@@ -112,9 +125,9 @@ static struct sheaf__chunk *chunk_create(sheaf_prefix *cache)
 static void chunk_destroy(sheaf_prefix *cache, struct sheaf__chunk *chunk)
 {
     sheaf__list_remove(&chunk->link);
-    cache->stats.host_bytes -= bytes_of_chunk(cache);
-    sheaf__memory_free_aligned(sheaf__pool_memory(cache->pool), chunk, 1, bytes_of_chunk(cache),
-                               LINE);
+    cache->n_slots -= chunk->n;
+    cache->stats.host_bytes -= chunk->bytes;
+    sheaf__memory_free_aligned(sheaf__pool_memory(cache->pool), chunk, chunk->bytes, 1, LINE);
 }
 
 static struct sheaf__chunk *chunk_of(const sheaf_prefix *cache, const sheaf__node *node)
@@ -136,10 +149,27 @@ static sheaf__node *slot_take(sheaf_prefix *cache)
         chunk->free = node->parent;
     else
         node = (sheaf__node *)(void *)((char *)(chunk + 1) + slot * bytes_of_slot(cache));
-    if (++chunk->n_used == CHUNK_NODES) sheaf__list_remove(&chunk->link);
+    if (++chunk->n_used == chunk->n) sheaf__list_remove(&chunk->link);
+    if (chunk == cache->spare) cache->spare = NULL;
+    cache->n_slots_used++;
     memset(node, 0, bytes_of_slot(cache));
     node->slot = (uint16_t)slot;
     return node;
+}
+
+/* One that has fallen empty is kept, last in line, so that who comes and goes at its edge does not ask the
+ * system each time; where one was kept already that one goes, and both do when no node is left. */
+static void chunk_spare(sheaf_prefix *cache, struct sheaf__chunk *chunk)
+{
+    if (cache->spare != NULL) chunk_destroy(cache, cache->spare);
+    cache->spare = NULL;
+    if (cache->n_slots_used == 0 || FIRST_NODES == 1) {
+        chunk_destroy(cache, chunk);
+        return;
+    }
+    cache->spare = chunk;
+    sheaf__list_remove(&chunk->link);
+    sheaf__list_insert(&cache->chunks, &chunk->link);
 }
 
 static void slot_give(sheaf_prefix *cache, sheaf__node *node)
@@ -147,8 +177,9 @@ static void slot_give(sheaf_prefix *cache, sheaf__node *node)
     struct sheaf__chunk *chunk = chunk_of(cache, node);
     node->parent = chunk->free;
     chunk->free = node;
-    if (chunk->n_used-- == CHUNK_NODES) sheaf__list_insert(cache->chunks.next, &chunk->link);
-    if (chunk->n_used == 0) chunk_destroy(cache, chunk);
+    if (chunk->n_used-- == chunk->n) sheaf__list_insert(cache->chunks.next, &chunk->link);
+    cache->n_slots_used--;
+    if (chunk->n_used == 0) chunk_spare(cache, chunk);
 }
 
 /* ---- a node ------------------------------------------------------------------------------ */

@@ -123,7 +123,11 @@ struct sheaf_prefix {
     uint32_t block_tokens;
     uint32_t inside; /* a call is at work: settling waits for its end */
 
-    sheaf__list chunks; /* node.c: those with room for a node */
+    /* node.c */
+    sheaf__list chunks;         /* those with room for a node */
+    struct sheaf__chunk *spare; /* of these, one that is empty; null: none */
+    uint64_t n_slots;           /* nodes that all chunks have place for */
+    uint64_t n_slots_used;
 
     /* spaces.c, index.c: tables that only find candidates */
     sheaf__node **spaces; /* [spaces_capacity], roots by the hash of their namespace */

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "base/bits.h"
+#include "base/memory.h"
 
-#define HUGE_PAGE_BYTES (2ull << 20)
-#define POISON_BYTE     0xff /* 0xffffffff, 0xffff: NaN in f32, f16 and bf16 */
+#define POISON_BYTE 0xff /* 0xffffffff, 0xffff: NaN in f32, f16 and bf16 */
 
 static void *map_nothing(void *addr, uint64_t bytes, int extra_flags)
 {
@@ -28,12 +28,12 @@ static void *map_nothing(void *addr, uint64_t bytes, int extra_flags)
 static void *system_reserve(void *ctx, uint64_t bytes)
 {
     (void)ctx;
-    uint64_t extra = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0, total;
+    uint64_t extra = bytes >= SHEAF__HUGE_PAGE ? SHEAF__HUGE_PAGE : 0, total;
     if (!sheaf__add_u64(bytes, extra, &total)) return NULL;
     unsigned char *start = map_nothing(NULL, total, 0);
     if (start == MAP_FAILED) return NULL;
     if (extra == 0) return start;
-    uint64_t head = (uint64_t) - (uintptr_t)start & (HUGE_PAGE_BYTES - 1);
+    uint64_t head = (uint64_t) - (uintptr_t)start & (SHEAF__HUGE_PAGE - 1);
     if (head != 0) munmap(start, head);
     munmap(start + head + bytes, extra - head);
     return start + head;
@@ -43,7 +43,7 @@ static int system_commit(void *ctx, void *addr, uint64_t bytes)
 {
     (void)ctx;
     if (mprotect(addr, bytes, PROT_READ | PROT_WRITE) != 0) return -1;
-    if (bytes >= HUGE_PAGE_BYTES)
+    if (bytes >= SHEAF__HUGE_PAGE)
         madvise(addr, bytes, MADV_HUGEPAGE); /* advice: may be refused */
     return 0;
 }

@@ -1,6 +1,8 @@
 /* base/memory.h: the embedder's allocator, its counts, and growth that fails without a trace. */
 #include "testing.h"
 
+#include <sys/mman.h>
+
 #include "base/memory.h"
 
 /* An allocator that knows what is live, checks what comes back, and fails on demand. */
@@ -151,6 +153,40 @@ static void without_hooks_the_c_library_serves(void **state)
     assert_true(memory.live_bytes == 0);
 }
 
+static void whole_huge_pages_are_aligned_to_one_and_go_back(void **state)
+{
+    (void)state;
+    sheaf__memory memory;
+    sheaf__memory_init(&memory, NULL);
+    for (uint64_t n = 1; n <= 3; n++) {
+        unsigned char *ptr = sheaf__memory_alloc(&memory, n, SHEAF__HUGE_PAGE);
+        assert_non_null(ptr);
+        assert_true((uintptr_t)ptr % SHEAF__HUGE_PAGE == 0);
+        assert_int_equal(memory.live_bytes, n * SHEAF__HUGE_PAGE);
+        for (uint64_t i = 0; i < n * SHEAF__HUGE_PAGE; i += 4096) assert_int_equal(ptr[i], 0);
+        memset(ptr, 0xa5, n * SHEAF__HUGE_PAGE);
+        sheaf__memory_free(&memory, ptr, n, SHEAF__HUGE_PAGE);
+        unsigned char there; /* the system knows nothing there, or what came there since */
+        assert_true(mincore(ptr, 1, &there) != 0 || there == 0);
+    }
+    assert_null(sheaf__memory_alloc_aligned(&memory, UINT64_MAX / SHEAF__HUGE_PAGE,
+                                            SHEAF__HUGE_PAGE, 64));
+    assert_int_equal(memory.live_bytes, 0);
+}
+
+static void hooks_are_asked_for_huge_pages_as_for_any_size(void **state)
+{
+    (void)state;
+    ledger l;
+    sheaf__memory memory;
+    start(&l, &memory);
+    void *ptr = sheaf__memory_alloc_aligned(&memory, 1, SHEAF__HUGE_PAGE, 64);
+    assert_non_null(ptr);
+    assert_true(l.live_bytes == SHEAF__HUGE_PAGE && l.live_blocks == 1 && l.last_align == 64);
+    sheaf__memory_free_aligned(&memory, ptr, 1, SHEAF__HUGE_PAGE, 64);
+    assert_true(l.live_blocks == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +196,8 @@ int main(void)
         cmocka_unit_test(growth_keeps_what_was_there_and_zeroes_the_rest),
         cmocka_unit_test(growth_that_fails_leaves_everything_as_it_was),
         cmocka_unit_test(without_hooks_the_c_library_serves),
+        cmocka_unit_test(whole_huge_pages_are_aligned_to_one_and_go_back),
+        cmocka_unit_test(hooks_are_asked_for_huge_pages_as_for_any_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
