@@ -74,6 +74,8 @@ static void free_tokens(sheaf_prefix *cache, ticket *claim)
 /* Enters a new ticket, last in the list. Null: no memory. */
 static ticket *enlist(sheaf_prefix *cache, uint32_t state)
 {
+    uint32_t n_twigs = sheaf__siblings_need(&cache->tickets);
+    if (sheaf__twigs_reserve(&cache->twigs, n_twigs) != SHEAF_OK) return NULL;
     ticket *t = sheaf__memory_alloc(sheaf__pool_memory(cache->pool), 1, sizeof *t);
     if (t == NULL) return NULL;
     t->id = cache->next_id++;
@@ -81,7 +83,7 @@ static ticket *enlist(sheaf_prefix *cache, uint32_t state)
     sheaf__list_insert(&cache->claims, &t->link);
     memcpy(t->name, &t->id, sizeof t->name);
     t->by_id.tokens = t->name, t->by_id.n = 2;
-    sheaf__siblings_insert(&cache->tickets, &t->by_id);
+    sheaf__siblings_insert(&cache->tickets, &cache->twigs, &t->by_id);
     cache->stats.claims += state == STANDS;
     cache->stats.waiters += state == WAITS;
     return t;
@@ -93,7 +95,7 @@ static void forget(sheaf_prefix *cache, ticket *t)
     cache->stats.claims -= t->state == STANDS;
     cache->stats.waiters -= t->state == WAITS;
     sheaf__list_remove(&t->link);
-    sheaf__siblings_remove(&cache->tickets, &t->by_id);
+    sheaf__siblings_remove(&cache->tickets, &cache->twigs, &t->by_id);
     free_tokens(cache, t);
     sheaf__memory_free(sheaf__pool_memory(cache->pool), t, 1, sizeof *t);
 }

@@ -94,19 +94,16 @@ static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
 /* ---- looking ahead ----------------------------------------------------------------------- */
 
 /* How many victims ahead it begins. */
-#define AHEAD 4
+#define AHEAD 6
 
-/* What is one pointer from a node, or two: its neighbours among the siblings. */
+/* What is one pointer from a node. */
 static void fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
 {
     sheaf__node_fetch_beside(cache, node);
-    __builtin_prefetch(node->sibling.up, 1);
-    __builtin_prefetch(node->sibling.left, 1);
-    __builtin_prefetch(node->sibling.right, 1);
+    sheaf__sibling_fetch(&node->sibling);
 }
 
-/* What is two pointers from it: the slot of the first key, the record of the first block, the sibling
- * that may take its place. */
+/* What is two pointers from it: the slot of the first key, the record of the first block. */
 static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
 {
     if (node->n_tokens >= cache->block_tokens) sheaf__index_fetch(cache, node->keys);
@@ -115,8 +112,6 @@ static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
         const sheaf__record *record = sheaf__record_for_row(&cache->pool->groups[0], block.row);
         __builtin_prefetch(record, 1);
     }
-    if (node->sibling.right != NULL) __builtin_prefetch(node->sibling.right->left, 1);
-    if (node->sibling.up != NULL) __builtin_prefetch(node->sibling.up->up, 1);
 }
 
 /* The order of use is not that of memory: each victim would be waited for, pointer by pointer. So while
@@ -130,8 +125,8 @@ static void look_ahead(const sheaf_prefix *cache, const sheaf__node *leaf)
         if (use == list) return;
         next[i] = SHEAF__CONTAINER(use, const sheaf__node, use);
     }
-    sheaf__node_fetch(next[3]);
-    fetch_beside(cache, next[2]);
+    sheaf__node_fetch(next[5]);
+    fetch_beside(cache, next[3]);
     fetch_far(cache, next[1]);
 }
 

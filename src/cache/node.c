@@ -136,6 +136,16 @@ static struct sheaf__chunk *chunk_of(const sheaf_prefix *cache, const sheaf__nod
     return (struct sheaf__chunk *)(void *)first - 1;
 }
 
+/* The memory that comes next in a chunk, for the one after this. */
+static void fetch_next(const sheaf_prefix *cache, const struct sheaf__chunk *chunk)
+{
+    uint64_t bytes = bytes_of_slot(cache);
+    const char *next = (const char *)chunk->free;
+    if (next == NULL) next = (const char *)(chunk + 1) + chunk->n_touched * bytes;
+    if (chunk->n_used == chunk->n) return;
+    for (uint64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(next + at, 1);
+}
+
 /* A node's memory, in a chunk. Null: no memory. */
 static sheaf__node *slot_take(sheaf_prefix *cache)
 {
@@ -152,13 +162,14 @@ static sheaf__node *slot_take(sheaf_prefix *cache)
     if (++chunk->n_used == chunk->n) sheaf__list_remove(&chunk->link);
     if (chunk == cache->spare) cache->spare = NULL;
     cache->n_slots_used++;
+    fetch_next(cache, chunk);
     memset(node, 0, bytes_of_slot(cache));
     node->slot = (uint16_t)slot;
     return node;
 }
 
-/* One that has fallen empty is kept, last in line, so that who comes and goes at its edge does not ask the
- * system each time; where one was kept already that one goes, and both do when no node is left. */
+/* One that has fallen empty is kept, last in line, so that who comes and goes at its edge does not ask
+ * the system each time; where one was kept already that one goes, and both do when no node is left. */
 static void chunk_spare(sheaf_prefix *cache, struct sheaf__chunk *chunk)
 {
     if (cache->spare != NULL) chunk_destroy(cache, cache->spare);

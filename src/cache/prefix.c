@@ -175,6 +175,8 @@ static void set_up(sheaf_prefix *cache, sheaf_pool *pool, const sheaf_prefix_opt
     cache->on_event_ctx = options->on_event_ctx;
     cache->stats.struct_size = sizeof cache->stats;
     cache->stats.host_bytes = sizeof *cache;
+    cache->twigs.memory = sheaf__pool_memory(pool);
+    cache->twigs.host_bytes = &cache->stats.host_bytes;
 }
 
 static sheaf_status open_complete(sheaf_pool *pool, const sheaf_prefix_options *options,
@@ -224,6 +226,7 @@ void sheaf_prefix_close(sheaf_prefix *cache)
     sheaf__pins_close(cache);
     sheaf__ledger_clear(cache);
     sheaf__reserve_close(cache);
+    sheaf__twigs_close(&cache->twigs);
     sheaf__pool_unregister(pool, &cache->owner);
     sheaf__pool_clear_keeper(pool);
     sheaf__prefix_free(cache, cache->spaces, cache->spaces_capacity, sizeof(sheaf__node *));

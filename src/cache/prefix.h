@@ -93,18 +93,20 @@ struct sheaf__node {
     uint16_t level; /* the highest of its own and its children's */
     uint16_t slot;  /* node.c: in its chunk */
 
-    int32_t *tokens; /* [n_tokens] */
-    uint64_t last_use_ns;
-    uint64_t session; /* that published it last */
+    int32_t *tokens;  /* [n_tokens] */
     int32_t priority; /* its own */
     uint32_t n_pins;
+
+    uint64_t last_use_ns;
+    uint64_t session; /* that published it last */
     uint32_t firm_below;
     uint32_t child_levels[SHEAF__LEVELS]; /* children by level */
 
     sheaf_key before; /* key before the first token; of a root, the namespace */
 };
 
-_Static_assert(offsetof(sheaf__node, tokens) == 128, "who evicts reads two lines of 64 bytes");
+_Static_assert(offsetof(sheaf__node, last_use_ns) == 128,
+               "who evicts reads two lines of 64 bytes");
 
 /* ---- the cache --------------------------------------------------------------------------- */
 
@@ -128,6 +130,7 @@ struct sheaf_prefix {
     struct sheaf__chunk *spare; /* of these, one that is empty; null: none */
     uint64_t n_slots;           /* nodes that all chunks have place for */
     uint64_t n_slots_used;
+    sheaf__twigs twigs; /* siblings.h: of the tree, and of the tickets */
 
     /* spaces.c, index.c: tables that only find candidates */
     sheaf__node **spaces; /* [spaces_capacity], roots by the hash of their namespace */
@@ -202,7 +205,7 @@ static inline sheaf_block sheaf__node_block(const sheaf__node *node, uint32_t gr
 
 static inline bool sheaf__node_is_leaf(const sheaf__node *node)
 {
-    return node->children.root == NULL;
+    return node->children.count == 0;
 }
 
 static inline sheaf__node *sheaf__node_of_sibling(sheaf__sibling *sibling)

@@ -58,6 +58,8 @@ static sheaf_status check_children(const sheaf_prefix *cache, const sheaf__node 
             return broken(err, 2, "children out of order, or one a prefix of another, at",
                           child->start);
     }
+    if (!sheaf__siblings_check(&node->children))
+        return broken(err, 2, "children are not found in their order, of", node->start);
     return n == node->children.count ? SHEAF_OK
                                      : broken(err, 2, "children are miscounted at", n);
 }

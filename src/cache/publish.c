@@ -166,6 +166,15 @@ static uint32_t grows_at(const plan *p)
     return p->grows->n_blocks - p->replaces;
 }
 
+/* Twigs that a child takes: below a node that is split it is one of two. */
+static uint32_t twigs_needed(const plan *p)
+{
+    if (p->splits) return 1;
+    const sheaf__node *parent = p->grows != NULL ? p->grows : p->path.node;
+    if (parent == NULL) parent = p->path.root;
+    return parent != NULL ? sheaf__siblings_need(&parent->children) : 0;
+}
+
 static sheaf_status get_memory(plan *p)
 {
     sheaf_prefix *cache = p->cache;
@@ -175,6 +184,7 @@ static sheaf_status get_memory(plan *p)
     if (n > p->n_grown) {
         p->child = sheaf__node_create(cache, n - p->n_grown);
         if (p->child == NULL) return SHEAF_E_NO_MEMORY;
+        SHEAF__TRY(sheaf__twigs_reserve(&cache->twigs, twigs_needed(p)));
     }
     if (p->path.root == NULL) {
         p->root = sheaf__node_create(cache, 0);
@@ -184,7 +194,8 @@ static sheaf_status get_memory(plan *p)
     return sheaf__index_reserve(cache, n);
 }
 
-/* The keys of the new whole blocks, where they will be needed; nobody looks there yet. */
+/* The keys of the new whole blocks, where they will be needed; nobody looks there yet. Their slots are
+ * fetched meanwhile. */
 static sheaf_status make_keys(plan *p)
 {
     uint32_t bt = p->cache->block_tokens, whole = p->n / bt;
@@ -196,6 +207,7 @@ static sheaf_status make_keys(plan *p)
         sheaf_key *key =
             n < p->n_grown ? &p->grows->keys[grows_at(p) + n] : &p->child->keys[n - p->n_grown];
         SHEAF__TRY(sheaf_key_next(before, tokens + (uint64_t)i * bt, bt, key));
+        sheaf__index_fetch(p->cache, key);
         before = key;
     }
     return SHEAF_OK;

@@ -81,7 +81,7 @@ void sheaf__tree_attach(sheaf_prefix *cache, sheaf__node *parent, sheaf__node *c
     bool was_entry = parent->parent != NULL && sheaf__node_is_leaf(parent);
     child->parent = parent;
     child->level = (uint16_t)sheaf__level_of_priority(child->priority);
-    sheaf__siblings_insert(&parent->children, &child->sibling);
+    sheaf__siblings_insert(&parent->children, &cache->twigs, &child->sibling);
     sheaf__order_gain(cache, parent, child);
     sheaf__order_place(cache, child);
     cache->stats.nodes++;
@@ -150,7 +150,7 @@ sheaf_status sheaf__tree_split(sheaf_prefix *cache, sheaf__node *node, uint32_t 
     sheaf__node_set_length(cache, node, node->n_tokens - n_tokens);
     node->start += n_tokens;
     node->parent = upper;
-    sheaf__siblings_insert(&upper->children, &node->sibling);
+    sheaf__siblings_insert(&upper->children, &cache->twigs, &node->sibling);
     if (node->pinned_below == 0) sheaf__list_insert(node->use.next, &upper->use);
     renew_holders(cache, upper);
     renew_holders(cache, node);
@@ -230,7 +230,7 @@ void sheaf__tree_take_out(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause
         sheaf__index_remove(cache, leaf, 0, whole);
     }
     sheaf__list_remove(&leaf->use);
-    sheaf__siblings_remove(&parent->children, &leaf->sibling);
+    sheaf__siblings_remove(&parent->children, &cache->twigs, &leaf->sibling);
     sheaf__order_lose(cache, parent, leaf);
     cache->stats.nodes--;
     cache->stats.tokens -= leaf->n_tokens;

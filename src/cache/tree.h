@@ -122,7 +122,8 @@ sheaf__node *sheaf__order_first(const sheaf_prefix *cache);
 
 /* ---- tree.c ------------------------------------------------------------------------------ */
 
-/* A new node, filled and with its blocks taken, becomes the child of a parent, or a root's. */
+/* A new node, filled and with its blocks taken, becomes the child of a parent, or a root's, for which
+ * the twigs are reserved. */
 void sheaf__tree_attach(sheaf_prefix *cache, sheaf__node *parent, sheaf__node *child);
 
 /* Adds a reference to a block and names it in an empty place. It has room for one. */

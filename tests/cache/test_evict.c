@@ -159,6 +159,50 @@ static void foresight_agrees_with_what_evicting_brings(void **state)
     }
 }
 
+/* ---- the memory of nodes ----------------------------------------------------------------- */
+
+/* An entry of one block for each number. */
+static void cache_number(const rig *r, uint32_t number)
+{
+    const char letters[5] = {(char)('!' + number % 90), (char)('!' + number / 90 % 90),
+                             (char)('!' + number / 8100), '.', 0};
+    sheaf_sequence *seq = typed(r, letters); /* unchecked: that goes over all entries */
+    assert_int_equal(publish_as(r, seq, 0, 0, 0, NULL), SHEAF_OK);
+    sheaf_sequence_destroy(seq);
+}
+
+static void host_memory_follows_the_number_of_entries(void **state)
+{
+    (void)state;
+#if SHEAF_CHECK >= 2
+    enum { MANY = 60 }; /* each call goes over all of them */
+#else
+    enum { MANY = 9000 }; /* two huge pages of nodes, and more */
+#endif
+    rig r;
+    rig_open(&r, 1, MANY, NULL);
+    uint64_t full[2], empty[2];
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < MANY; i++) cache_number(&r, i);
+        assert_cache_whole(&r);
+        full[round] = rig_stats(&r).host_bytes;
+        assert_int_equal(evict(&r, (MANY - 1) * BLOCK), (MANY - 1) * BLOCK);
+        uint64_t one = rig_stats(&r).host_bytes;
+        for (uint32_t i = 0; i < 40; i++) { /* comes and goes, and nothing with it */
+            cache_number(&r, i);
+            assert_int_equal(evict(&r, BLOCK), BLOCK);
+            assert_true(rig_stats(&r).host_bytes <= one);
+        }
+        evict(&r, UINT64_MAX);
+        assert_int_equal(rig_stats(&r).nodes, 0);
+        empty[round] = rig_stats(&r).host_bytes;
+    }
+    assert_true(full[0] == full[1] && empty[0] == empty[1]);
+    assert_true(full[0] - empty[0] >= MANY * sizeof(sheaf__node));
+    assert_true(full[0] - empty[0] <= 2 * MANY * 1024 + 2 * SHEAF__HUGE_PAGE);
+    rig_close(&r);
+}
+
 /* ---- compaction and the check ------------------------------------------------------------ */
 
 static void moved_blocks_are_found_where_they_are(void **state)
@@ -224,6 +268,7 @@ int main(void)
         cmocka_unit_test(window_blocks_of_a_slid_sequence_do_not_pass_the_limit),
         cmocka_unit_test(room_is_made_only_where_it_serves),
         cmocka_unit_test(slabs_that_fall_empty_serve_another_group),
+        cmocka_unit_test(host_memory_follows_the_number_of_entries),
         cmocka_unit_test(foresight_agrees_with_what_evicting_brings),
         cmocka_unit_test(moved_blocks_are_found_where_they_are),
         cmocka_unit_test(the_check_names_what_is_broken),
