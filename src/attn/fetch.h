@@ -66,4 +66,75 @@ sheaf__attn_fetch_after_value(const sheaf__attn_split *in, uint32_t p, size_t fr
                       sheaf__attn_after_value(in, p, SHEAF__ATTN_FAR), from, to);
 }
 
+/* Rows that are read NEAR and FAR positions after n others, [n] addresses each. */
+typedef struct sheaf__attn_ahead {
+    const unsigned char *const *near;
+    const unsigned char *const *far;
+} sheaf__attn_ahead;
+
+static inline const unsigned char *const *
+sheaf__attn_after_keys(const sheaf__attn_split *in, uint32_t p, uint32_t n, uint32_t ahead)
+{
+    uint32_t next = p + ahead;
+    if (next + n <= in->end) return in->k + next;
+    if (next < in->end) return in->k + p;
+    next = in->first + (next - in->end);
+    return next + n <= in->end ? in->v + next : in->k + p;
+}
+
+static inline const unsigned char *const *
+sheaf__attn_after_values(const sheaf__attn_split *in, uint32_t p, uint32_t n, uint32_t ahead)
+{
+    uint32_t next = p + ahead;
+    if (next + n <= in->end) return in->v + next;
+    if (next < in->end) return in->v + p;
+    next -= in->end;
+    return next + n <= in->n_next ? in->next_k + next : in->v + p;
+}
+
+/* What to fetch while keys [p, p + n) are read, all in [first, end). Where what follows is not n rows
+ * in one piece, these themselves, which are near: for a few positions of a split nothing comes early. */
+static inline sheaf__attn_ahead sheaf__attn_ahead_of_keys(const sheaf__attn_split *in,
+                                                          uint32_t p, uint32_t n)
+{
+    return (sheaf__attn_ahead){sheaf__attn_after_keys(in, p, n, SHEAF__ATTN_NEAR),
+                               sheaf__attn_after_keys(in, p, n, SHEAF__ATTN_FAR)};
+}
+
+/* The same for values. */
+static inline sheaf__attn_ahead sheaf__attn_ahead_of_values(const sheaf__attn_split *in,
+                                                            uint32_t p, uint32_t n)
+{
+    return (sheaf__attn_ahead){sheaf__attn_after_values(in, p, n, SHEAF__ATTN_NEAR),
+                               sheaf__attn_after_values(in, p, n, SHEAF__ATTN_FAR)};
+}
+
+/* Lines of a row that begin in its bytes [from, to): all, into L1. */
+static inline __attribute__((always_inline)) void
+sheaf__attn_fetch_near(const unsigned char *row, size_t from, size_t to)
+{
+    const size_t line = SHEAF__ATTN_LINE;
+    for (size_t b = (from + line - 1) & ~(line - 1); b < to; b += line)
+        __builtin_prefetch(row + b, 0, 3);
+}
+
+/* Every second one, into L2. */
+static inline __attribute__((always_inline)) void
+sheaf__attn_fetch_far(const unsigned char *row, size_t from, size_t to)
+{
+    const size_t two = 2 * SHEAF__ATTN_LINE;
+    for (size_t b = (from + two - 1) & ~(two - 1); b < to; b += two)
+        __builtin_prefetch(row + b, 0, 2);
+}
+
+/* The same for n whole rows of both distances. */
+static inline __attribute__((always_inline)) void
+sheaf__attn_fetch_ahead(sheaf__attn_ahead ahead, uint32_t n, size_t bytes)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        sheaf__attn_fetch_far(ahead.far[i], 0, bytes);
+        sheaf__attn_fetch_near(ahead.near[i], 0, bytes);
+    }
+}
+
 #endif

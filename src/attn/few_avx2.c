@@ -72,8 +72,7 @@ INLINE void few_lanes(const uint32_t codec, const int rows, const int keys, cons
 INLINE __m256 pair(const uint32_t codec, __m256 a, __m256 b)
 {
     if (codec != SHEAF_CODEC_BF16) return _mm256_add_ps(a, b);
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20),
-                         _mm256_permute2f128_ps(a, b, 0x31));
+    return halves8(a, b);
 }
 
 /* The pairs of `keys` positions from `at` on. */
@@ -93,14 +92,11 @@ INLINE __m256 trees(const uint32_t codec, const __m256 v[8])
 {
     if (codec != SHEAF_CODEC_BF16) return trees8(v);
     __m256 a[4], b[2];
-    for (int i = 0; i < 4; i++)
-        a[i] = _mm256_add_ps(_mm256_shuffle_ps(v[2 * i], v[2 * i + 1], 0x44),
-                             _mm256_shuffle_ps(v[2 * i], v[2 * i + 1], 0xee));
+    for (int i = 0; i < 4; i++) a[i] = quarters8(v[2 * i], v[2 * i + 1]);
     for (int i = 0; i < 2; i++)
         b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x88),
                              _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xdd));
-    return _mm256_add_ps(_mm256_permute2f128_ps(b[0], b[1], 0x20),
-                         _mm256_permute2f128_ps(b[0], b[1], 0x31));
+    return halves8(b[0], b[1]);
 }
 
 /* Scores of eight positions for `rows` query rows. s: [rows, SPLIT] from the first position */
@@ -128,10 +124,10 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, float 
     unsigned char end[8][CHUNK * 4] = {{0}};
     for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
         const unsigned char *k[8], *ends[8];
+        if (at >= in->first && at + 8 <= in->end)
+            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
         for (uint32_t i = 0; i < 8; i++) {
             k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
-            if (at + i < in->end)
-                sheaf__attn_fetch_after_key(in, greatest(at + i, in->first), 0, bytes);
             ends[i] = end[i];
             if (rest > 0) memcpy(end[i], k[i] + whole, rest);
         }
@@ -188,7 +184,7 @@ typedef struct values {
     uint32_t o_stride;
     uint32_t a, b;
     const float *s;
-    const sheaf__attn_split *fetch; /* null: what comes after need not be fetched */
+    sheaf__attn_ahead ahead; /* [b - a]; near null: what comes after need not be fetched */
 } values;
 
 /* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs */
@@ -202,11 +198,16 @@ INLINE void few_half(const uint32_t codec, const int rows, const int chunks, con
             sum[r][j] = _mm256_load_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK);
     const uint32_t n = x->b - x->a;
     const float *s = x->s + x->a;
+    const size_t past =
+        x->ahead.near != NULL ? offset + (size_t)chunks * chunk_bytes(codec) : 0;
     for (uint32_t p = 0; p < n; p++) {
         const unsigned char *row = v[p] + offset;
-        if (half == 0 && x->fetch != NULL)
-            sheaf__attn_fetch_after_value(x->fetch, x->a + p, offset,
-                                          offset + (size_t)chunks * chunk_bytes(codec));
+        if (past > 0) {
+            if (half == 0)
+                sheaf__attn_fetch_near(x->ahead.near[p], offset, past);
+            else
+                sheaf__attn_fetch_far(x->ahead.far[p], offset, past);
+        }
         __m256 value[8];
         for (int j = 0; j < chunks; j++)
             value[j] = widen_half(codec, half, row + (size_t)j * chunk_bytes(codec));
@@ -284,6 +285,10 @@ static values part_of(const values *x, uint32_t row, uint32_t a, uint32_t b)
     part.rows += a - x->a;
     part.ends += a - x->a;
     part.s += (size_t)row * SPLIT;
+    if (part.ahead.near != NULL) {
+        part.ahead.near += a - x->a;
+        part.ahead.far += a - x->a;
+    }
     return part;
 }
 
@@ -335,8 +340,10 @@ static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
     memset(end, 0, sizeof end);
     for (uint32_t a = in->first; a < in->end; a += STEP) {
         uint32_t b = least(a + STEP, in->end), row = 0;
+        sheaf__attn_ahead ahead = sheaf__attn_ahead_of_values(in, a, b - a);
         if (turbo4) {
-            for (uint32_t p = a; p < b; p++) sheaf__attn_fetch_after_value(in, p, 0, row_bytes);
+            sheaf__attn_fetch_ahead(ahead, b - a, row_bytes);
+            ahead = (sheaf__attn_ahead){NULL, NULL};
             sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
         }
         for (uint32_t i = 0; i < b - a; i++) {
@@ -345,8 +352,8 @@ static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
             ends[i] = end[i];
             if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
         }
-        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, turbo4 ? NULL : in};
-        for (; row + 4 <= in->n_rows; row += 4, x.fetch = NULL)
+        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, ahead};
+        for (; row + 4 <= in->n_rows; row += 4, x.ahead.near = NULL)
             few_values_rows(few_values_of[codec], 4, row, in, &x, o);
         if (in->n_rows - row >= 2) {
             few_values_rows(few_values_of[codec], 2, row, in, &x, o);

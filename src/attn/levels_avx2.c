@@ -41,8 +41,8 @@ INLINE __m256i sums8(const __m256i v[8])
 {
     __m256i a[4], b[2];
     for (int i = 0; i < 4; i++)
-        a[i] = _mm256_add_epi32(_mm256_permute2x128_si256(v[i], v[i + 4], 0x20),
-                                _mm256_permute2x128_si256(v[i], v[i + 4], 0x31));
+        a[i] = _mm256_add_epi32(_mm256_permute2x128_si256(v[i], v[i + 4], 0x21),
+                                _mm256_blend_epi32(v[i], v[i + 4], 0xf0));
     for (int i = 0; i < 2; i++)
         b[i] = _mm256_add_epi32(_mm256_unpacklo_epi64(a[2 * i], a[2 * i + 1]),
                                 _mm256_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
@@ -174,8 +174,8 @@ void sheaf__levels_avx2_few(const sheaf__attn_split *in, float *s)
     int32_t biases[FEW_ROWS];
     few_biases(in, biases);
     for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
-        for (uint32_t p = greatest(at, in->first); p < least(at + 8, in->end); p++)
-            sheaf__attn_fetch_after_key(in, p, 0, bytes);
+        if (at >= in->first && at + 8 <= in->end)
+            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
         if (in->codec_k == SHEAF_CODEC_INT8)
             few_scores(SHEAF_CODEC_INT8, in, at, biases, s);
         else

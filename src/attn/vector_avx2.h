@@ -83,16 +83,25 @@ INLINE __m256 cap8(__m256 s, float softcap)
     return _mm256_mul_ps(c, tanh8(_mm256_div_ps(s, c)));
 }
 
+/* The halves of a added, then those of b. A blend is cheaper than a second permutation; which
+ * summand comes first is not seen in a sum. */
+INLINE __m256 halves8(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x21), _mm256_blend_ps(a, b, 0xf0));
+}
+
+/* The same within each half: numbers 0 + 2 and 1 + 3 of a, then of b. */
+INLINE __m256 quarters8(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x4e), _mm256_blend_ps(a, b, 0xcc));
+}
+
 /* Of eight vectors that hold the pairs (i, i+8): the rest of each tree, sums in order. */
 INLINE __m256 trees8(const __m256 v[8])
 {
     __m256 a[4], b[2];
-    for (int i = 0; i < 4; i++)
-        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20),
-                             _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
-    for (int i = 0; i < 2; i++)
-        b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
-                             _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+    for (int i = 0; i < 4; i++) a[i] = halves8(v[i], v[i + 4]);
+    for (int i = 0; i < 2; i++) b[i] = quarters8(a[2 * i], a[2 * i + 1]);
     return _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88),
                          _mm256_shuffle_ps(b[0], b[1], 0xdd));
 }
