@@ -178,13 +178,9 @@ void row(harness *h, const char *what, double us, double mark, setup &s, double 
 void row_of_plan(harness *h, const char *what, double mark, setup &s, double floor)
 {
     const sheaf__cuda_layout *l = &s.plan->step.layout;
-    const uint32_t ring = sheaf__cuda_ring_bytes(s.codec, DIM, l->slots, l->sums);
-    const uint32_t slot = sheaf__cuda_ring_bytes(s.codec, DIM, 1, 0) - 256;
-    const uint32_t blocks = 227 * 1024 / (l->warps * ring + 1024);
     char cut[96];
-    snprintf(cut, sizeof cut, "%s, %u units, slots %u, warps %u, ring bytes an SM %u K%s",
-             l->team ? "team" : "units", l->n_units, l->slots, l->warps,
-             blocks * l->warps * l->slots * slot / 1024, l->overlap ? "" : ", no overlap");
+    snprintf(cut, sizeof cut, "%u units, %u slots a warp%s", l->n_units, l->slots,
+             l->overlap ? "" : ", no overlap");
     row(h, what, time_run(h, s), mark, s, floor, cut);
 }
 
@@ -205,11 +201,6 @@ void compare(harness *h, const char *what, uint32_t codec, uint32_t n_items, uin
     close_setup(s);
 }
 
-sheaf__cuda_tuning units(uint32_t chunks, uint32_t slots, uint32_t warps)
-{
-    return sheaf__cuda_tuning{chunks, 2, slots, warps, 0};
-}
-
 void shared_prefix(harness *h)
 {
     setup s = {};
@@ -217,8 +208,6 @@ void shared_prefix(harness *h)
     const double floor = time_floor(h, s);
     plan_with(h, s, sheaf__cuda_tuning{});
     row(h, "64 sharing 16k, 256 own", floor, 0, s, floor, "floor kernel");
-    row_of_plan(h, "64 sharing 16k, 256 own", 70, s, floor);
-    plan_with(h, s, units(1, 2, 1));
     row_of_plan(h, "64 sharing 16k, 256 own", 70, s, floor);
     close_setup(s);
 }
@@ -246,27 +235,18 @@ void bench_decode(harness *h)
 {
     if (!harness_wants(h, "decode")) return;
     const uint32_t b = SHEAF_CODEC_BF16;
-    const sheaf__cuda_tuning team = {0, 1, 0, 0, 0}, after = {0, 0, 0, 0, 2};
-    compare(h, "decode 1 x 4k bf16", b, 1, 4096, 28, 9,
-            {after, units(1, 3, 1), units(1, 2, 1)});
-    compare(h, "decode 8 x 4k bf16", b, 8, 4096, 28, 36,
-            {team, units(1, 2, 1), units(1, 3, 1), units(2, 2, 1), units(2, 3, 1),
-             units(2, 4, 1), units(4, 3, 1), after});
-    compare(h, "decode 1 x 32k bf16", b, 1, 32768, 28, 36,
-            {team, units(1, 2, 1), units(1, 3, 1), units(2, 2, 1), units(2, 3, 1)});
-    compare(h, "decode 32 x 4k bf16", b, 32, 4096, 28, 125,
-            {units(1, 2, 1), units(2, 2, 1), units(2, 3, 1), units(4, 2, 1), units(4, 4, 1),
-             units(8, 3, 1)});
+    const sheaf__cuda_tuning chunks = {1, 0, 0}, spans = {4, 0, 0}, two = {0, 2, 0},
+                             after = {0, 0, 2};
+    compare(h, "decode 1 x 4k bf16", b, 1, 4096, 28, 9, {after, spans, two});
+    compare(h, "decode 8 x 4k bf16", b, 8, 4096, 28, 36, {after, chunks, two});
+    compare(h, "decode 1 x 32k bf16", b, 1, 32768, 28, 36, {chunks, two});
+    compare(h, "decode 32 x 4k bf16", b, 32, 4096, 28, 125, {two});
     compare(h, "decode 64 x 4k bf16, one layer", b, 64, 4096, 1, 0, {});
-    compare(h, "decode 64 x 4k bf16", b, 64, 4096, 28, 0,
-            {units(2, 2, 1), units(2, 3, 1), units(4, 2, 1), units(4, 4, 1), units(4, 3, 2),
-             units(16, 2, 1), units(16, 3, 1)});
-    compare(h, "decode 128 x 4k bf16", b, 128, 4096, 1, 0, {units(4, 2, 1), units(16, 3, 1)});
-    compare(h, "decode 32 x 16k bf16", b, 32, 16384, 1, 0, {units(4, 2, 1), units(16, 3, 1)});
-    compare(h, "decode 64 x 4k int8", SHEAF_CODEC_INT8, 64, 4096, 28, 135,
-            {units(2, 3, 1), units(4, 2, 1), units(4, 4, 1), units(4, 6, 1), units(16, 4, 1)});
-    compare(h, "decode 64 x 4k turbo4", SHEAF_CODEC_TURBO4, 64, 4096, 28, 90,
-            {units(2, 3, 1), units(4, 2, 1), units(4, 4, 1), units(4, 8, 1), units(16, 4, 1)});
+    compare(h, "decode 64 x 4k bf16", b, 64, 4096, 28, 0, {chunks, two});
+    compare(h, "decode 128 x 4k bf16", b, 128, 4096, 1, 0, {});
+    compare(h, "decode 32 x 16k bf16", b, 32, 16384, 1, 0, {});
+    compare(h, "decode 64 x 4k int8", SHEAF_CODEC_INT8, 64, 4096, 28, 135, {chunks});
+    compare(h, "decode 64 x 4k turbo4", SHEAF_CODEC_TURBO4, 64, 4096, 28, 90, {chunks});
     shared_prefix(h);
     plan_time(h);
 }

@@ -27,7 +27,7 @@ static uint32_t below(uint64_t *random, uint32_t n)
 
 static void random_step(uint64_t *random, step *s)
 {
-    static const uint32_t chunks[] = {0, 1, 2, 3, 4, 8, 32};
+    static const uint32_t each[] = {0, 0, 1, 4};
     static const uint32_t dims[] = {64, 128, 256};
     memset(s, 0, sizeof *s);
     s->n = 1 + below(random, ITEMS);
@@ -41,9 +41,7 @@ static void random_step(uint64_t *random, step *s)
                             .n_processors = 1 + below(random, 132),
                             .prefix_min = below(random, 2) * 1024};
     s->shape.n_q_heads = s->shape.n_kv_heads * (1 + below(random, 16));
-    s->shape.tuning.unit_chunks = chunks[below(random, 7)];
-    s->shape.tuning.team = below(random, 3);
-    if (s->shape.tuning.team == 1) s->shape.tuning.unit_chunks = 0;
+    s->shape.tuning.each = each[below(random, 4)];
     uint32_t most = BLOCKS * s->shape.block_tokens, shared = below(random, BLOCKS + 1);
     uint32_t query = 0, at = 0;
     for (uint32_t i = 0; i < s->n; i++) {
@@ -106,19 +104,28 @@ static void free_tables(cuts *c)
     free(c->to.members);
 }
 
-static void unit_computes(const sheaf__cuda_unit *u, seen *of, unsigned char *parts)
+/* A unit lies in one chunk or one span and leaves one part, if any. */
+static void unit_computes(const sheaf__cuda_unit *u, const cuts *c, seen *of,
+                          unsigned char *parts)
 {
+    uint32_t leaves = SHEAF__CUDA_WARPS * (u->part_each & 7);
+    assert_true(leaves == SHEAF__CUDA_CHUNK_LEAVES || leaves == SHEAF__CUDA_SPAN_LEAVES);
     for (uint32_t leaf = u->first_leaf; leaf < u->end_leaf; leaf++) {
         assert_int_equal(of->leaf[leaf]++, 0);
-        uint32_t each = u->kind == SHEAF__CUDA_CHUNK ? 4 : 16;
-        int ends = leaf + 1 == u->end_leaf || (leaf + 1) % each == 0;
-        if (u->kind == SHEAF__CUDA_FINAL || !ends) continue;
-        if (u->kind == SHEAF__CUDA_WHOLE) {
-            if (leaf + 1 == u->end_leaf) parts[u->part]++;
-            continue;
-        }
-        parts[u->part + leaf / each - u->first_leaf / each]++;
+        assert_int_equal(leaf / leaves, u->first_leaf / leaves);
     }
+    if (u->merge == SHEAF__CUDA_NO_MERGE) return;
+    assert_true(u->merge < c->layout.n_merges);
+    const sheaf__cuda_merge *m = &c->to.merges[u->merge];
+    assert_int_equal(m->chunks, leaves == SHEAF__CUDA_CHUNK_LEAVES);
+    if (u->first_leaf == u->end_leaf) {
+        assert_int_equal(m->n_parts, 0); /* who arrives alone */
+        return;
+    }
+    uint32_t part = u->part_each >> 3;
+    assert_true(part < m->n_parts);
+    assert_int_equal(u->first_leaf / leaves, m->first + part);
+    parts[m->part + part]++;
 }
 
 static const sheaf__cuda_item *item_of(const step *s, uint32_t query)
@@ -171,8 +178,7 @@ static void merges_read(const cuts *c, const unsigned char *parts, unsigned char
             assert_int_equal(read[m->part + i]++, 0);
         }
         if (m->prefix_spans != 0) {
-            uint32_t chunks = m->kind == SHEAF__CUDA_CHUNK ? 4 : 1;
-            assert_int_equal(m->first, m->prefix_spans * chunks);
+            assert_int_equal(m->first, m->prefix_spans * (m->chunks ? 4 : 1));
         }
     }
 }
@@ -186,7 +192,7 @@ static void everything_seen_is_computed_once(void **state)
     static unsigned char parts[ITEMS * BLOCKS * 4], read[ITEMS * BLOCKS * 4];
     sheaf__memory memory;
     cuts c = {0};
-    uint32_t shared = 0, teams = 0;
+    uint32_t shared = 0, chunks = 0, spans = 0;
     sheaf__memory_init(&memory, NULL);
     for (int round = 0; round < 400; round++) {
         random_step(&random, &s);
@@ -198,7 +204,9 @@ static void everything_seen_is_computed_once(void **state)
         prefixes_compute(&s, &c, of, parts);
         for (uint32_t n = 0; n < c.layout.n_units; n++) {
             const sheaf__cuda_item *item = item_of(&s, c.to.units[n].query);
-            unit_computes(&c.to.units[n], &of[item - s.items], parts);
+            unit_computes(&c.to.units[n], &c, &of[item - s.items], parts);
+            chunks += (c.to.units[n].part_each & 7) == 1;
+            spans += (c.to.units[n].part_each & 7) == 4;
         }
         merges_read(&c, parts, read);
         for (size_t part = 0; part < sizeof parts; part++)
@@ -211,10 +219,10 @@ static void everything_seen_is_computed_once(void **state)
                 assert_int_equal(of[i].leaf[leaf], s.items[i].n_queries == 1 &&
                                                        leaf >= lo / 64 && leaf * 64 < hi);
         }
-        shared += c.layout.n_sets, teams += c.layout.team;
+        shared += c.layout.n_sets;
         free_tables(&c);
     }
-    assert_true(shared > 0 && teams > 0);
+    assert_true(shared > 0 && chunks > 0 && spans > 0);
     sheaf__cuda_layout_free(&c.layout, &memory);
     assert_int_equal(memory.live_bytes, 0);
 }

@@ -197,14 +197,17 @@ static void units_cover_positions(const world *w)
     const sheaf__cuda_unit *units = (const void *)(t + w->step.places.units);
     const sheaf__cuda_prefix_unit *prefix = (const void *)(t + w->step.places.prefix_units);
     const uint32_t *members = (const void *)(t + w->step.places.members);
+    const uint32_t *arrived = (const void *)(t + w->step.places.arrived);
     static unsigned char seen[ITEMS][BLOCKS * 64];
     memset(seen, 0, sizeof seen);
+    for (uint32_t n = 0; n < l->n_merges * w->step.shape.n_q_heads; n++)
+        assert_int_equal(arrived[n], 0);
     for (uint32_t n = 0; n < l->n_units; n++) {
         const sheaf__cuda_unit *u = &units[n];
         mark(w, item_of_query(w, u->query), u->rows_at,
              max_u32(u->lo, u->first_leaf * SHEAF__CUDA_LEAF),
              min_u32(u->hi, u->end_leaf * SHEAF__CUDA_LEAF), seen[item_of_query(w, u->query)]);
-        if (u->kind != SHEAF__CUDA_FINAL) assert_true(u->part < l->n_parts);
+        if (u->merge != SHEAF__CUDA_NO_MERGE) assert_true(u->merge < l->n_merges);
     }
     for (uint32_t n = 0; n < l->n_prefix_units; n++) {
         const sheaf__cuda_prefix_unit *u = &prefix[n];
@@ -313,7 +316,7 @@ static void an_item_that_sees_nothing_is_one_empty_unit(void **state)
     write_table(&w);
     const sheaf__cuda_unit *u = (const void *)(w.table + w.step.places.units);
     assert_int_equal(u->first_leaf, u->end_leaf);
-    assert_int_equal(u->kind, SHEAF__CUDA_FINAL);
+    assert_int_equal(u->merge, SHEAF__CUDA_NO_MERGE);
     end_world(&w);
 }
 

@@ -65,13 +65,13 @@ static void decode_agrees_with_the_reference(void **state)
             add_ragged(w);
             for (uint32_t dtype = short_run() ? c % 3 : 0;
                  dtype < (short_run() ? c % 3 + 1 : 3); dtype++)
-                for (uint32_t team = 1; team <= 2; team++) {
-                    asked a = {.dtype = dtype, .n = w->n_items, .tuning = {.team = team}};
+                for (uint32_t each = 1; each <= 4; each += 3) {
+                    asked a = {.dtype = dtype, .n = w->n_items, .tuning = {.each = each}};
                     double e = worst_error(w, world_options(w), &a);
                     int bad = !(e <= allowed(dtype));
-                    print_message("%s dim %u io %s %s: error %.2e%s\n",
+                    print_message("%s dim %u io %s, %u leaves a warp: error %.2e%s\n",
                                   sheaf_codec_name(codecs[c]), dim, sheaf_codec_name(dtype),
-                                  team == 1 ? "team" : "units", e, bad ? "  TOO MUCH" : "");
+                                  each, e, bad ? "  TOO MUCH" : "");
                     wrong += bad;
                 }
             world_free(w);
@@ -117,7 +117,7 @@ static void window_softcap_and_sinks_are_right(void **state)
             if (kind & 2) o.softcap = 5.0f;
             if (kind & 4) o.sinks = sinks;
             asked a = {
-                .dtype = SHEAF_DTYPE_F32, .n = w->n_items, .tuning = {.team = 1 + (c & 1)}};
+                .dtype = SHEAF_DTYPE_F32, .n = w->n_items, .tuning = {.each = c & 1 ? 4 : 1}};
             double e = worst_error(w, o, &a);
             if (!(e <= allowed(a.dtype))) {
                 print_message("%s window %u softcap %g sinks %d: error %.2e\n",
@@ -136,13 +136,8 @@ static void cutting_a_step_otherwise_changes_no_bit(void **state)
     (void)state;
     need_gpu();
     static const sheaf__cuda_tuning cuts[] = {
-        {.team = 1},
-        {.team = 2, .unit_chunks = 1},
-        {.team = 2, .unit_chunks = 2},
-        {.team = 2, .unit_chunks = 4},
-        {.team = 2, .unit_chunks = 32, .slots = 2},
-        {.team = 2, .unit_chunks = 8, .warps = 2, .slots = 4},
-        {.overlap = 2}};
+        {.each = 1},  {.each = 4},   {.each = 1, .slots = 2}, {.each = 4, .slots = 2},
+        {.slots = 5}, {.overlap = 2}};
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t dim = 64; dim <= (short_run() ? 128 : 256); dim *= 2) {
             world *w = world_make(codecs[c], dim, 8, 2, 32, 256, seed + 3 * c + dim);

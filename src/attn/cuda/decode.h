@@ -6,9 +6,10 @@
  *     chunk   4 leaves merged in ascending order
  *     span    4 chunks (1024 positions) merged in ascending order
  *     result  its spans merged in ascending order, then the sink
- *     unit    consecutive leaves of one item: what one warp (or, of a small batch, one block of four
- *             warps) computes for one KV head
- *     part    a chunk, a span or a whole item left in the workspace for the merging kernel
+ *     unit    the leaves of one item in one chunk or one span: what a block of four warps (a team)
+ *             computes for one KV head, a leaf or a chunk each warp
+ *     part    a unit's sums, left in the workspace where an item has several; who leaves the last one
+ *             merges them
  *     set     items whose first spans lie in the same rows: read once for all of them
  *
  * Every cut is at an absolute position and every merge has one order, so that a result does not
@@ -28,13 +29,8 @@ extern "C" {
 #define SHEAF__CUDA_SPAN_LEAVES  16
 #define SHEAF__CUDA_SPAN         1024
 
-/* What a unit leaves behind. */
-enum {
-    SHEAF__CUDA_FINAL = 0, /* the result */
-    SHEAF__CUDA_WHOLE = 1, /* one part: the item */
-    SHEAF__CUDA_CHUNK = 2, /* a part a chunk */
-    SHEAF__CUDA_SPANS = 3, /* a part a span */
-};
+#define SHEAF__CUDA_WARPS    4 /* of a team */
+#define SHEAF__CUDA_NO_MERGE UINT32_MAX
 
 /* When a kernel waits for the one before it. At the end: that one reads what this one reads, too, and
  * has itself waited for what wrote it. */
@@ -46,17 +42,18 @@ typedef struct sheaf__cuda_unit {
     uint32_t lo, hi;  /* positions that the item's query sees */
     uint32_t query;   /* of q and out */
     uint32_t first_leaf, end_leaf;
-    uint32_t part; /* of its first chunk or span */
-    uint32_t kind;
+    uint32_t merge; /* of merges, or NO_MERGE: the unit leaves the result */
+    uint32_t
+        part_each; /* 8 * its part, counted from the merge's first, + leaves of a warp: 1, 4 */
 } sheaf__cuda_unit;
 
-/* One item's parts, in order: those of its prefix's spans, then its own. */
+/* One item's parts, in order: those of its prefix's spans, then its own. 32 bytes. */
 typedef struct sheaf__cuda_merge {
-    uint32_t query;
-    uint32_t kind; /* WHOLE, CHUNK, SPANS; FINAL: nothing to do */
-    uint32_t part, n_parts;
-    uint32_t first; /* absolute index of its first own chunk or span */
+    uint32_t part, n_parts; /* its own; with 0 one unit arrives that leaves none */
+    uint32_t first;         /* absolute index of its first own chunk or span */
+    uint32_t chunks;        /* 1: parts are of chunks, 0: of spans */
     uint32_t prefix_part, prefix_spans, prefix_stride;
+    uint32_t reserved;
 } sheaf__cuda_merge;
 
 /* Some spans of a set, for some of its items. */
@@ -82,33 +79,36 @@ typedef struct sheaf__cuda_decode {
     const sheaf__cuda_merge *merges;
     const sheaf__cuda_prefix_unit *prefix_units;
     const uint32_t *members;
+    uint32_t *
+        arrived; /* [n_merges][n_q_heads]: units that left their part; back at 0 after the last */
     uint64_t signs[4]; /* of turbo4's rotation */
     float scale, softcap;
     uint32_t n_units, n_merges, n_prefix_units;
     uint32_t n_q_heads, n_kv_heads, group;
     uint32_t block_shift; /* log2 of block_tokens: 4 to 6 */
     uint32_t codec, dim, io_dtype;
-    uint32_t merge_spans; /* the most that an item to be merged has */
-    uint32_t team;        /* four warps a unit of one chunk */
-    uint32_t slots;       /* of a warp's ring */
-    uint32_t warps;       /* of a block, each with its own unit; team: 4 */
-    uint32_t sums;        /* 2: a unit may have several spans; else 1 */
-    uint32_t overlap;     /* kernels are launched before those they wait for have ended */
-    uint32_t waits;       /* when units wait for the kernel before: WAITS_... */
+    uint32_t slots;   /* of a warp's ring */
+    uint32_t overlap; /* kernels are launched before those they wait for have ended */
+    uint32_t waits;   /* when units wait for the kernel before: WAITS_... */
 } sheaf__cuda_decode;
 
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */
 SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dtype);
 
-/* Bytes of shared memory of a warp that decodes; must match ring_bytes in decode_kernels.cuh. */
-static inline uint32_t sheaf__cuda_ring_bytes(uint32_t codec, uint32_t dim, uint32_t slots,
-                                              uint32_t sums)
+/* Teams that a multiprocessor's registers hold; must match TEAMS in decode_tile.cuh. */
+static inline uint32_t sheaf__cuda_teams(uint32_t codec, uint32_t dim)
+{
+    return codec <= SHEAF_CODEC_BF16 || dim == 256 ? 2 : 3;
+}
+
+/* Bytes of shared memory of a team; must match team_bytes and ring_bytes in decode_kernels.cuh. */
+static inline uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint32_t slots)
 {
     uint32_t row = codec <= SHEAF_CODEC_BF16   ? 2 * dim
                    : codec == SHEAF_CODEC_INT8 ? dim
                                                : dim / 2;
-    uint32_t slot = 4 * (16 * row + 32) + (codec <= SHEAF_CODEC_BF16 ? 0 : 256);
-    return 256 + sums * (dim / 4 + 4) * 128 + slots * slot;
+    uint32_t slot = codec <= SHEAF_CODEC_BF16 ? 4 * (8 * row + 32) : 4 * (16 * row + 32) + 256;
+    return 128 + 32 * dim + SHEAF__CUDA_WARPS * (128 + slots * slot);
 }
 
 /* Query rows that a prefix unit takes at once; must match prefix_columns in decode_kernels.cuh. */
@@ -123,7 +123,7 @@ static inline uint64_t sheaf__cuda_part_floats(uint32_t dim)
     return dim + 4u;
 }
 
-/* Queues units, prefix units and merges of one layer. SHEAF_E_DEVICE. */
+/* Queues prefix units and units of one layer. SHEAF_E_DEVICE. */
 SHEAF_WARN sheaf_status sheaf__cuda_decode_run(const sheaf__cuda_decode *layer, void *stream);
 
 #ifdef __cplusplus

@@ -1,17 +1,16 @@
-// attn/cuda/decode_kernels.cuh - the kernels of decode and of shared prefixes, for one codec and
-// dimension.
+// attn/cuda/decode_kernels.cuh - the kernel of decode, for one codec and dimension.
 //
-// Owns: who computes what, and the ring that brings K and V. A warp of decode_units works alone: it
-// fills its own ring of half leaves (K, V, K, V, ...) by bulk copies and refills a slot as soon as it
-// has read it. The warps of decode_team, one leaf each, do the same and merge at the end. The warps
-// of decode_prefix share one ring and hold different query rows.
+// Owns: who computes what, and the ring that brings K and V. A block of four warps (a team) computes
+// one unit for one KV head, a leaf or a chunk each warp. Each warp fills its own ring (K, V, K, V, ...)
+// by bulk copies and refills a slot as soon as it has read it. At the end each warp folds the four
+// sums of some query heads, in order; where an item has several units, whichever warp leaves the last
+// part of a head merges them.
 //
-// Shared memory of a ring, in bytes:
+// Shared memory of a block: scales of the columns (128 bytes), their queries ([8][D] floats) before
+// each warp packs them; then, a warp:
 //
 //     [0, 128)     barriers, one a slot
-//     [128, 256)   scales of the columns
-//     [256, ...)   the sums of the span, then of the item (also: the queries, before they are packed)
-//     slots
+//     [128, ...)   slots; once all is read, its sums: [8 columns][D + 4] floats, o, then m and l
 #ifndef SHEAF_ATTN_CUDA_DECODE_KERNELS_CUH
 #define SHEAF_ATTN_CUDA_DECODE_KERNELS_CUH
 
@@ -23,16 +22,25 @@ namespace sheaf_cuda
 constexpr int HEAD_BYTES = 256;
 constexpr int PREFIX_WARPS = 8;
 
+constexpr int WARPS = SHEAF__CUDA_WARPS;
+constexpr int MERGE_AT_ONCE = 8; // parts on their way
+
 template <int D> __host__ __device__ constexpr int prefix_columns() // tiles of 8 columns a warp
 {
     return D == 256 ? 1 : 2;
 }
 
-// sums: 1, or 2 where a unit may have several spans.
-template <uint32_t C, int D>
-__host__ __device__ constexpr uint32_t ring_bytes(uint32_t slots, uint32_t sums)
+constexpr int BARRIER_BYTES = 128;
+
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t ring_bytes(uint32_t slots)
 {
-    return HEAD_BYTES + sums * sums_bytes<D, 1>() + slots * shape<C, D>::SLOT;
+    return BARRIER_BYTES + slots * shape<C, D>::SLOT;
+}
+
+// Of what all warps of a team share.
+template <int D> __host__ __device__ constexpr uint32_t team_bytes()
+{
+    return 128 + 8 * D * 4;
 }
 
 template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int slots)
@@ -50,24 +58,20 @@ __device__ __forceinline__ float input(const void *q, uint32_t dtype, uint64_t a
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(q)[at]);
 }
 
-// Eight consecutive results.
-__device__ __forceinline__ void output8(void *out, uint32_t dtype, uint64_t at,
-                                        const float (&x)[8])
+// E consecutive results.
+template <int E>
+__device__ __forceinline__ void output(void *out, uint32_t dtype, uint64_t at,
+                                       const float (&x)[E])
 {
-    if (dtype == F32) {
-        float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(out) + at);
-        to[0] = make_float4(x[0], x[1], x[2], x[3]);
-        to[1] = make_float4(x[4], x[5], x[6], x[7]);
-        return;
+#pragma unroll
+    for (int i = 0; i < E; i += 2) {
+        if (dtype == F32)
+            *reinterpret_cast<float2 *>(static_cast<float *>(out) + at + i) =
+                make_float2(x[i], x[i + 1]);
+        else
+            *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(out) + at + i) =
+                dtype == F16 ? pack<true>(x[i], x[i + 1]) : pack<false>(x[i], x[i + 1]);
     }
-    uint4 y;
-    if (dtype == F16)
-        y = make_uint4(pack<true>(x[0], x[1]), pack<true>(x[2], x[3]), pack<true>(x[4], x[5]),
-                       pack<true>(x[6], x[7]));
-    else
-        y = make_uint4(pack<false>(x[0], x[1]), pack<false>(x[2], x[3]),
-                       pack<false>(x[4], x[5]), pack<false>(x[6], x[7]));
-    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(out) + at) = y;
 }
 
 // What a sink and the denominator make of sums: multiply by it.
@@ -85,16 +89,22 @@ __device__ __forceinline__ float finish_factor(const float *sinks, uint32_t head
 
 // --- queries -------------------------------------------------------------------------------------
 
-// R x, D / 32 consecutive elements a lane (codec/quantized.h).
+// turbo4's signs, D / 32 consecutive elements a lane.
 template <int D>
-__device__ __forceinline__ void rotate(float (&x)[D / 32], const uint64_t (&signs)[4], int lane)
+__device__ __forceinline__ void change_signs(float (&x)[D / 32], const uint64_t (&signs)[4],
+                                             int lane)
 {
-    constexpr int E = D / 32;
 #pragma unroll
-    for (int i = 0; i < E; i++) {
-        int d = lane * E + i;
+    for (int i = 0; i < D / 32; i++) {
+        const int d = lane * (D / 32) + i;
         if (signs[d >> 6] >> (d & 63) & 1) x[i] = -x[i];
     }
+}
+
+// Its transform, which undoes itself (codec/quantized.h): R x is that of x with its signs changed.
+template <int D> __device__ __forceinline__ void transform(float (&x)[D / 32], int lane)
+{
+    constexpr int E = D / 32;
 #pragma unroll
     for (int h = 1; h < E; h *= 2)
 #pragma unroll
@@ -115,71 +125,65 @@ __device__ __forceinline__ void rotate(float (&x)[D / 32], const uint64_t (&sign
     for (int i = 0; i < E; i++) x[i] *= norm;
 }
 
-// Packs the queries of NT * 8 columns. row_of(column): the row of q, or negative. stage: room for
-// [8][D] floats, scales for 8 * NT; the warp's own.
-template <uint32_t C, int D, int NT, bool PRECISE, typename F>
-__device__ __forceinline__ void pack_queries(queries<C, D, NT, PRECISE> &to,
-                                             const sheaf__cuda_decode &in, int lane, F row_of,
-                                             float *stage, float *scales)
+// Prepares one column's query: row of q, or negative for none. to: [D] floats; scale: what its scores
+// are multiplied by. One warp.
+template <uint32_t C, int D>
+__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, int64_t row, int lane,
+                                            float *to, float *scale)
+{
+    constexpr int E = D / 32;
+    float x[E];
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        x[i] = row < 0 ? 0.0f : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
+    if constexpr (C == TURBO4) {
+        change_signs<D>(x, in.signs, lane);
+        transform<D>(x, lane);
+    }
+    float unit = 1.0f, inverse = 1.0f;
+    if constexpr (shape<C, D>::HALF) { // a power of two, so that f16 holds the row
+        float top = 0.0f;
+#pragma unroll
+        for (int i = 0; i < E; i++) top = fmaxf(top, fabsf(x[i]));
+#pragma unroll
+        for (int h = 1; h < 32; h *= 2) top = fmaxf(top, __shfl_xor_sync(ALL, top, h));
+        uint32_t exponent = __float_as_uint(top) & 0x7f800000u;
+        if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
+        unit = __uint_as_float(exponent);
+        inverse = __uint_as_float(0x7f000000u - exponent);
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++) to[lane * E + i] = x[i] * inverse;
+    if (lane == 0)
+        *scale = __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
+}
+
+// Takes the queries of eight columns, tile n of the warp's. stage: [8][D] floats, scales: [8]
+template <uint32_t C, int D, int NT, bool PRECISE>
+__device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int n, int lane,
+                                             const float *stage, const float *scales)
 {
     constexpr bool HALF = shape<C, D>::HALF;
-    constexpr int E = D / 32;
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        __syncwarp();
-        float all[8][E]; // loaded before any of it is waited for
-#pragma unroll
-        for (int column = 0; column < 8; column++) {
-            const int64_t row = row_of(8 * n + column);
-#pragma unroll
-            for (int i = 0; i < E; i++)
-                all[column][i] =
-                    row < 0 ? 0.0f : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
+    for (int s = 0; s < D / 16; s++) {
+        const float4 x =
+            *reinterpret_cast<const float4 *>(stage + g * D + step_dim<C, D>(s, t));
+        to.hi[n][s][0] = pack<HALF>(x.x, x.y);
+        to.hi[n][s][1] = pack<HALF>(x.z, x.w);
+        if constexpr (queries<C, D, NT, PRECISE>::LOW) {
+            to.lo[n][s][0] = pack_rest<HALF>(x.x, x.y, to.hi[n][s][0]);
+            to.lo[n][s][1] = pack_rest<HALF>(x.z, x.w, to.hi[n][s][1]);
         }
-#pragma unroll
-        for (int column = 0; column < 8; column++) {
-            float(&x)[E] = all[column];
-            float top = 0.0f;
-            if constexpr (C == TURBO4) rotate<D>(x, in.signs, lane);
-            float unit = 1.0f, inverse = 1.0f;
-            if constexpr (HALF) { // a power of two, so that f16 holds the row
-#pragma unroll
-                for (int i = 0; i < E; i++) top = fmaxf(top, fabsf(x[i]));
-#pragma unroll
-                for (int h = 1; h < 32; h *= 2) top = fmaxf(top, __shfl_xor_sync(ALL, top, h));
-                uint32_t exponent = __float_as_uint(top) & 0x7f800000u;
-                if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
-                unit = __uint_as_float(exponent);
-                inverse = __uint_as_float(0x7f000000u - exponent);
-            }
-#pragma unroll
-            for (int i = 0; i < E; i++) stage[column * D + lane * E + i] = x[i] * inverse;
-            if (lane == 0)
-                scales[8 * n + column] =
-                    __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
-        }
-        __syncwarp();
-#pragma unroll
-        for (int s = 0; s < D / 16; s++) {
-            const float4 x =
-                *reinterpret_cast<const float4 *>(stage + g * D + step_dim<C, D>(s, t));
-            to.hi[n][s][0] = pack<HALF>(x.x, x.y);
-            to.hi[n][s][1] = pack<HALF>(x.z, x.w);
-            if constexpr (queries<C, D, NT, PRECISE>::LOW) {
-                to.lo[n][s][0] = pack_rest<HALF>(x.x, x.y, to.hi[n][s][0]);
-                to.lo[n][s][1] = pack_rest<HALF>(x.z, x.w, to.hi[n][s][1]);
-            }
-        }
-        to.scale[n][0] = scales[8 * n + 2 * t];
-        to.scale[n][1] = scales[8 * n + 2 * t + 1];
     }
-    __syncwarp();
+    to.scale[n][0] = scales[2 * t];
+    to.scale[n][1] = scales[2 * t + 1];
 }
 
 // --- the ring ------------------------------------------------------------------------------------
 
-// Half leaves in order: K and V of leaf 0, of leaf 1, ... Lanes 0 to 3 bring a piece each.
+// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first 4 * HALVES knows where piece p
+// of a leaf lies; those of a half bring its pieces.
 template <uint32_t C, int D> struct ring {
     using S = shape<C, D>;
     const unsigned char *k, *v; // of the head in row 0
@@ -190,33 +194,37 @@ template <uint32_t C, int D> struct ring {
     uint32_t bars, slots_at; // in shared memory
     uint32_t n_slots;
     uint32_t leaf, end;   // the next to bring
-    uint32_t row, ahead;  // lane p: of piece p of that leaf, and of the next
-    uint32_t at, half;    // the slot to fill; 0: K is next
+    uint32_t row, ahead;  // of this lane's piece of that leaf, and of the next
+    uint32_t at, part;    // the slot to fill, and with what: the halves of K, then those of V
     uint32_t from, phase; // the slot to read
 
-    __device__ __forceinline__ void init(const sheaf__cuda_decode &in, uint32_t head,
-                                         uint32_t shared, uint32_t slots, uint32_t n)
+    __device__ __forceinline__ void init(const sheaf__cuda_decode &in, uint32_t shared,
+                                         uint32_t slots, uint32_t n)
     {
-        k = in.base + in.k_offset + head * in.k_head_stride;
-        v = in.base + in.v_offset + head * in.v_head_stride;
         rows = in.rows;
         row_stride_k = in.row_stride_k, row_stride_v = in.row_stride_v;
         block_shift = in.block_shift;
         bars = shared, slots_at = slots, n_slots = n;
-        at = half = from = phase = 0;
+        leaf = end = at = part = from = phase = 0;
     }
 
-    __device__ __forceinline__ bool held(int piece) const
+    __device__ __forceinline__ void of_head(const sheaf__cuda_decode &in, uint32_t head)
     {
-        const uint32_t first = leaf * SHEAF__CUDA_LEAF + 16 * piece;
-        return first < hi && first + 16 > lo;
+        k = in.base + in.k_offset + head * in.k_head_stride;
+        v = in.base + in.v_offset + head * in.v_head_stride;
     }
 
-    // Lane p learns where piece p of a leaf lies.
+    // Whether this lane's piece of a leaf has positions that are seen.
+    __device__ __forceinline__ bool held(uint32_t n, int lane) const
+    {
+        const uint32_t first = n * SHEAF__CUDA_LEAF + S::ROWS * lane;
+        return lane < 4 * S::HALVES && n < end && first < hi && first + S::ROWS > lo;
+    }
+
     __device__ __forceinline__ uint32_t row_of(uint32_t n, int lane) const
     {
-        const uint32_t first = n * SHEAF__CUDA_LEAF + 16 * lane;
-        if (lane >= 4 || n >= end || first >= hi || first + 16 <= lo) return 0;
+        if (!held(n, lane)) return 0;
+        const uint32_t first = n * SHEAF__CUDA_LEAF + S::ROWS * lane;
         return __ldg(rows + (uint32_t)(rows_at + (first >> block_shift)));
     }
 
@@ -232,28 +240,29 @@ template <uint32_t C, int D> struct ring {
     {
         if (leaf >= end) return;
         const uint32_t bar = bars + 8 * at, slot = slots_at + at * S::SLOT;
-        constexpr uint32_t each = 16 * S::ROW + (S::RAW ? 0 : 64);
-        const bool mine = lane < 4 && held(lane);
+        constexpr uint32_t each = S::ROWS * (S::ROW + (S::RAW ? 0 : 4));
+        const bool mine = held(leaf, lane) && (uint32_t)(lane >> 2) == part % S::HALVES;
         const uint32_t n = __popc(__ballot_sync(ALL, mine));
         if (lane == 0) barrier_expect(bar, n * each);
         __syncwarp();
         if (mine) {
             const uint32_t inside =
-                (leaf * SHEAF__CUDA_LEAF + 16 * lane) & ((1u << block_shift) - 1);
+                (leaf * SHEAF__CUDA_LEAF + S::ROWS * lane) & ((1u << block_shift) - 1);
             const unsigned char *segment =
-                half ? v + row * row_stride_v : k + row * row_stride_k;
-            bulk_copy(slot + lane * S::PIECE, segment + inside * S::ROW, 16 * S::ROW, bar);
+                part >= S::HALVES ? v + row * row_stride_v : k + row * row_stride_k;
+            bulk_copy(slot + (lane & 3) * S::PIECE, segment + inside * S::ROW, S::ROWS * S::ROW,
+                      bar);
             if constexpr (!S::RAW)
-                bulk_copy(slot + S::SCALES + 64 * lane,
-                          segment + ((uint64_t)S::ROW << block_shift) + 4 * inside, 64, bar);
+                bulk_copy(slot + S::SCALES + 4 * S::ROWS * lane,
+                          segment + ((uint64_t)S::ROW << block_shift) + 4 * inside, 4 * S::ROWS,
+                          bar);
         }
         if (++at == n_slots) at = 0;
-        if (half) {
-            leaf++;
-            row = ahead;
-            ahead = row_of(leaf + 1, lane);
-        }
-        half ^= 1;
+        if (++part < 2 * S::HALVES) return;
+        part = 0;
+        leaf++;
+        row = ahead;
+        ahead = row_of(leaf + 1, lane);
     }
 
     // Waits for the oldest slot not read yet and gives its address.
@@ -279,29 +288,35 @@ __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
     return s;
 }
 
-// One leaf from the warp's own ring.
-template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ void leaf_of(sums<D, 1> &to, ring<C, D> &r, uint32_t leaf, int lane,
-                                        float softcap, const queries<C, D, 1, PRECISE> &q)
+// One leaf. release: says of the slot waited for last that it is read.
+template <uint32_t C, int D, int NT, bool PRECISE, typename F>
+__device__ __forceinline__ void leaf_of(sums<D, NT> &to, ring<C, D> &r, int lane, seen see,
+                                        float softcap, const queries<C, D, NT, PRECISE> &q,
+                                        F release)
 {
-    constexpr bool LOW = PRECISE && !shape<C, D>::HALF;
-    float s[1][4][4];
-    weights<1, LOW> w;
-    const seen see = seen_of(leaf, r.lo, r.hi);
-    uint32_t slot = r.wait();
-    scores<C, D, 1, PRECISE>(s, slot, lane, q);
-    logits<C, D, 1, PRECISE>(s, slot, lane, see, softcap, q);
-    __syncwarp();
-    r.next();
-    r.bring(lane);
-    exponentials<D, 1>(s, to);
-    slot = r.wait();
-    if (!see.whole) clean<C, D>(slot, lane, see);
-    weigh<C, D, 1, LOW>(w, s, slot, lane);
-    values<C, D, 1, LOW>(to, slot, lane, w);
-    __syncwarp();
-    r.next();
-    r.bring(lane);
+    using S = shape<C, D>;
+    constexpr bool LOW = PRECISE && !S::HALF;
+    float s[NT][4][4];
+    weights<NT, LOW> w;
+    uint32_t slot = 0;
+#pragma unroll
+    for (int half = 0; half < S::HALVES; half++) {
+        slot = r.wait();
+        scores<C, D, NT, PRECISE>(s, half, slot, lane, q);
+        if constexpr (S::RAW) release();
+    }
+    logits<C, D, NT, PRECISE>(s, slot, lane, see, softcap, q);
+    if constexpr (!S::RAW) release();
+    exponentials<D, NT>(s, to);
+#pragma unroll
+    for (int half = 0; half < S::HALVES; half++) {
+        if (half == 0 && S::RAW) weigh<C, D, NT, LOW>(w, s, 0, lane);
+        slot = r.wait();
+        if (!see.whole) clean<C, D>(half, slot, lane, see);
+        if (half == 0 && !S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
+        values<C, D, NT, LOW>(to, half, slot, lane, w);
+        release();
+    }
 }
 
 // --- what is left behind ----------------------------------------------------------------------
@@ -339,33 +354,94 @@ __device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int 
     if (g == 0) to[D] = s.m[n][c], to[D + 1] = s.l[n][c];
 }
 
-// Writes the columns of one KV head's tile: a part, or the result.
-template <uint32_t C, int D>
-__device__ __forceinline__ void
-leave(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit, uint64_t part,
-      const sums<D, 1> &s, uint32_t kv_head, uint32_t tile, int lane)
-{
-    const int g = lane >> 2, t = lane & 3;
+// One query head's sums, D / 32 consecutive dimensions a lane; m and l in all of them.
+template <int D> struct row_sums {
+    static constexpr int E = D / 32;
+    float o[E], m, l;
+
+    __device__ __forceinline__ void load(const float *from, int lane)
+    {
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-        const uint32_t j = 8 * tile + 2 * t + c;
-        if (j >= in.group) continue;
-        const uint32_t head = kv_head * in.group + j;
-        if (unit.kind != SHEAF__CUDA_FINAL) {
-            part_write<C, D, 1>(part_at(in, D, part, head), s, 0, c, lane);
-            continue;
+        for (int i = 0; i < E; i += 2) {
+            const float2 x = *reinterpret_cast<const float2 *>(from + lane * E + i);
+            o[i] = x.x, o[i + 1] = x.y;
         }
-        const float factor = finish_factor(in.sinks, head, s.m[0][c], s.l[0][c]);
-        const uint64_t row = ((uint64_t)unit.query * in.n_q_heads + head) * D;
+        const float2 ml = *reinterpret_cast<const float2 *>(from + D);
+        m = ml.x, l = ml.y;
+    }
+
+    __device__ __forceinline__ void store(float *to, int lane) const
+    {
 #pragma unroll
-        for (int k = 0; k < D / 64; k++) {
-            float x[8];
-            octet(x, s, 0, k, c);
+        for (int i = 0; i < E; i += 2)
+            *reinterpret_cast<float2 *>(to + lane * E + i) = make_float2(o[i], o[i + 1]);
+        if (lane == 0) *reinterpret_cast<float2 *>(to + D) = make_float2(m, l);
+    }
+
+    // These, then b; `any`: these are something already.
+    __device__ __forceinline__ void fold(bool any, const row_sums &b)
+    {
+        if (!any) {
+            *this = b;
+            return;
+        }
+        const float top = fmaxf(m, b.m);
+        const float ea = exp2_fast(__fsub_rn(m, top)), eb = exp2_fast(__fsub_rn(b.m, top));
 #pragma unroll
-            for (int i = 0; i < 8; i++) x[i] = __fmul_rn(x[i], factor);
-            output8(in.out, in.io_dtype, row + octet_dim<C, D>(k, g), x);
+        for (int i = 0; i < E; i++) o[i] = __fmaf_rn(b.o[i], eb, __fmul_rn(o[i], ea));
+        l = __fmaf_rn(b.l, eb, __fmul_rn(l, ea));
+        m = top;
+    }
+};
+
+// Sums to the result of a head, row `at` of out.
+template <uint32_t C, int D>
+__device__ __forceinline__ void leave(const sheaf__cuda_decode &in, row_sums<D> &s,
+                                      uint64_t query, uint32_t head, int lane)
+{
+    const float factor = finish_factor(in.sinks, head, s.m, s.l);
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) s.o[i] = __fmul_rn(s.o[i], factor);
+    if constexpr (C == TURBO4) {
+        transform<D>(s.o, lane);
+        change_signs<D>(s.o, in.signs, lane);
+    }
+    output<D / 32>(in.out, in.io_dtype, (query * in.n_q_heads + head) * D + lane * (D / 32),
+                   s.o);
+}
+
+// All parts of one head, in order. One warp.
+template <int D>
+__device__ __forceinline__ row_sums<D>
+merge_parts(const sheaf__cuda_decode &in, const sheaf__cuda_merge &job, uint32_t head, int lane)
+{
+    const uint32_t n = job.prefix_spans + job.n_parts;
+    row_sums<D> all, span;
+    bool any = false, in_span = false;
+    for (uint32_t base = 0; base < n; base += MERGE_AT_ONCE) {
+        row_sums<D> part[MERGE_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < MERGE_AT_ONCE; i++) {
+            const uint32_t p = base + i;
+            if (p >= n) continue;
+            const uint64_t at = p < job.prefix_spans
+                                    ? job.prefix_part + (uint64_t)p * job.prefix_stride
+                                    : (uint64_t)job.part + (p - job.prefix_spans);
+            part[i].load(part_at(in, D, at, head), lane);
+        }
+#pragma unroll
+        for (int i = 0; i < MERGE_AT_ONCE; i++) {
+            const uint32_t p = base + i, own = p - job.prefix_spans;
+            if (p >= n) continue;
+            span.fold(in_span, part[i]);
+            in_span = p >= job.prefix_spans && job.chunks != 0 && p + 1 < n &&
+                      (job.first + own + 1) % 4 != 0;
+            if (in_span) continue;
+            all.fold(any, span);
+            any = true;
         }
     }
+    return all;
 }
 
 __device__ __forceinline__ sheaf__cuda_unit unit_load(const sheaf__cuda_unit *from)
@@ -373,20 +449,6 @@ __device__ __forceinline__ sheaf__cuda_unit unit_load(const sheaf__cuda_unit *fr
     const uint4 a = __ldg(reinterpret_cast<const uint4 *>(from));
     const uint4 b = __ldg(reinterpret_cast<const uint4 *>(from) + 1);
     return sheaf__cuda_unit{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-
-// The result of a query that sees nothing. One warp.
-template <int D>
-__device__ __forceinline__ void leave_zeros(const sheaf__cuda_decode &in, uint32_t query,
-                                            uint32_t kv_head, uint32_t tile, int lane)
-{
-    const float zeros[8] = {};
-    const uint32_t end = min(in.group, 8 * tile + 8);
-    for (uint32_t j = 8 * tile; j < end; j++)
-        if (lane < D / 8)
-            output8(in.out, in.io_dtype,
-                    ((uint64_t)query * in.n_q_heads + kv_head * in.group + j) * D + 8 * lane,
-                    zeros);
 }
 
 __device__ __forceinline__ void launch_next()
@@ -399,168 +461,142 @@ __device__ __forceinline__ void wait_for_previous()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// What a warp or a team needs before its first leaf: the ring filled, then the queries packed.
-template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ void
-unit_begin(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit, uint32_t first,
-           uint32_t end, uint32_t kv_head, uint32_t tile, unsigned char *shared, int lane,
-           ring<C, D> &r, queries<C, D, 1, PRECISE> &q)
+// --- the kernel ------------------------------------------------------------------------------
+
+// Which unit, and for which heads, a block does next. Heads first.
+struct task {
+    uint32_t kv_head, tile, unit;
+
+    __device__ __forceinline__ task(const sheaf__cuda_decode &in, uint32_t n)
+    {
+        const uint32_t tiles = (in.group + 7) / 8, rest = n / in.n_kv_heads;
+        kv_head = n % in.n_kv_heads, tile = rest % tiles, unit = rest / tiles;
+    }
+};
+
+// The leaves of a unit that are a warp's.
+struct share {
+    uint32_t first, end, each;
+
+    __device__ __forceinline__ share(const sheaf__cuda_unit &unit, uint32_t warp)
+    {
+        each = unit.part_each & 7;
+        const uint32_t begin = unit.first_leaf & ~(WARPS * each - 1);
+        first = max(unit.first_leaf, begin + warp * each);
+        end = min(unit.end_leaf, begin + (warp + 1) * each);
+    }
+};
+
+// Leaves a part of one head. Whether it is the last of the item's: then all its parts can be read.
+__device__ __forceinline__ bool arrive_last(const sheaf__cuda_decode &in,
+                                            const sheaf__cuda_unit &unit, uint32_t n_units,
+                                            uint32_t head, int lane)
 {
-    const uint32_t at = shared_address(shared);
-    r.init(in, kv_head, at, at + ring_bytes<C, D>(0, in.sums), in.slots);
+    uint32_t before = 0;
+    __syncwarp();
+    if (lane == 0) {
+        __threadfence();
+        before =
+            atomicInc(in.arrived + (uint64_t)unit.merge * in.n_q_heads + head, n_units - 1);
+        __threadfence();
+    }
+    return __shfl_sync(ALL, before, 0) == n_units - 1;
+}
+
+// What a unit ends with: a part, or results. sums: of warp 0, the next warp's `bytes` on; those of
+// warps [from, past) are there.
+template <uint32_t C, int D>
+__device__ __forceinline__ void
+end_unit(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit,
+         const sheaf__cuda_merge &job, uint32_t head, uint32_t j, const unsigned char *sums,
+         uint32_t bytes, uint32_t from, uint32_t past, int lane)
+{
+    row_sums<D> s = {};
+    for (uint32_t n = from; n < past; n++) {
+        row_sums<D> b;
+        b.load(reinterpret_cast<const float *>(sums + n * bytes) + j * (D + 4), lane);
+        s.fold(n != from, b);
+    }
+    if (unit.merge != SHEAF__CUDA_NO_MERGE) {
+        if (from < past) s.store(part_at(in, D, job.part + (unit.part_each >> 3), head), lane);
+        if (!arrive_last(in, unit, max(job.n_parts, 1u), head, lane)) return;
+        s = merge_parts<D>(in, job, head, lane);
+    } else if (from == past) { // a query that sees nothing
+        output<D / 32>(in.out, in.io_dtype,
+                       ((uint64_t)unit.query * in.n_q_heads + head) * D + lane * (D / 32), s.o);
+        return;
+    }
+    leave<C, D>(in, s, unit.query, head, lane);
+}
+
+template <uint32_t C, int D, bool PRECISE>
+__global__ void __launch_bounds__(32 * WARPS, shape<C, D>::TEAMS)
+    decode_team(const __grid_constant__ sheaf__cuda_decode in)
+{
+    extern __shared__ __align__(128) unsigned char all[];
+    const int lane = threadIdx.x & 31;
+    const uint32_t warp = threadIdx.x >> 5, bytes = ring_bytes<C, D>(in.slots);
+    if (in.overlap) launch_next();
+    const task t(in, blockIdx.x);
+    const sheaf__cuda_unit unit = unit_load(in.units + t.unit);
+    const share mine(unit, warp);
+    float *scales = reinterpret_cast<float *>(all), *stage = scales + 32;
+    unsigned char *rings = all + team_bytes<D>(), *own = rings + warp * bytes;
+    ring<C, D> r;
+    r.init(in, shared_address(own), shared_address(own) + BARRIER_BYTES, in.slots);
+    r.of_head(in, t.kv_head);
     r.rows_at = unit.rows_at, r.lo = unit.lo, r.hi = unit.hi;
     if (lane == 0) {
-        for (uint32_t n = 0; n < in.slots; n++) barrier_init(at + 8 * n, 1);
+        for (uint32_t n = 0; n < in.slots; n++) barrier_init(r.bars + 8 * n, 1);
         fence_async();
     }
-    r.begin(first, end, lane);
+    if (mine.first < mine.end) r.begin(mine.first, mine.end, lane);
     __syncwarp();
     if (in.waits == SHEAF__CUDA_WAITS_FIRST)
         wait_for_previous(); // only tables were read so far
     for (uint32_t n = 0; n < in.slots; n++) r.bring(lane);
-    auto row_of = [&](int column) -> int64_t {
-        const uint32_t j = 8 * tile + column;
-        if (j >= in.group) return -1;
-        return (int64_t)((uint64_t)unit.query * in.n_q_heads + kv_head * in.group + j);
-    };
-    pack_queries<C, D, 1, PRECISE>(q, in, lane, row_of,
-                                   reinterpret_cast<float *>(shared + HEAD_BYTES),
-                                   reinterpret_cast<float *>(shared + 128));
-}
-
-// --- kernels ---------------------------------------------------------------------------------
-
-// in.warps units a block, a warp each; units * tiles * heads, heads first.
-template <uint32_t C, int D, bool PRECISE>
-__global__ void __launch_bounds__(128)
-    decode_units(const __grid_constant__ sheaf__cuda_decode in)
-{
-    extern __shared__ __align__(128) unsigned char all[];
-    const int lane = threadIdx.x & 31;
-    const uint32_t warp = threadIdx.x >> 5, tiles = (in.group + 7) / 8;
-    const uint32_t task = blockIdx.x * in.warps + warp;
-    if (in.overlap) launch_next();
-    const uint32_t kv_head = task % in.n_kv_heads, rest = task / in.n_kv_heads;
-    const uint32_t tile = rest % tiles, index = rest / tiles;
-    if (index >= in.n_units) return;
-    unsigned char *shared = all + warp * ring_bytes<C, D>(in.slots, in.sums);
-    float *span = reinterpret_cast<float *>(shared + HEAD_BYTES);
-    float *item = span + sums_bytes<D, 1>() / 4;
-    const sheaf__cuda_unit unit = unit_load(in.units + index);
-    if (unit.first_leaf == unit.end_leaf) {
-        if (in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
-        leave_zeros<D>(in, unit.query, kv_head, tile, lane);
-        return;
-    }
-    ring<C, D> r;
-    queries<C, D, 1, PRECISE> q;
-    unit_begin<C, D, PRECISE>(in, unit, unit.first_leaf, unit.end_leaf, kv_head, tile, shared,
-                              lane, r, q);
-    sums<D, 1> chunk, now;
-    bool in_chunk = false, in_span = false, in_item = false;
-    const uint32_t first_chunk = unit.first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
-    const uint32_t first_span = unit.first_leaf / SHEAF__CUDA_SPAN_LEAVES;
-    for (uint32_t leaf = unit.first_leaf; leaf < unit.end_leaf; leaf++) {
-        leaf_of<C, D, PRECISE>(now, r, leaf, lane, in.softcap, q);
-        if (in_chunk)
-            merge_into<D, 1>(chunk, now);
-        else
-            chunk = now;
-        const bool last = leaf + 1 == unit.end_leaf;
-        in_chunk = !last && (leaf + 1) % SHEAF__CUDA_CHUNK_LEAVES != 0;
-        if (in_chunk) continue;
-        uint32_t part = unit.part;
-        if (unit.kind == SHEAF__CUDA_CHUNK) {
-            part += leaf / SHEAF__CUDA_CHUNK_LEAVES - first_chunk;
-        } else {
-            if (in_span) sums_fold<D, 1>(chunk, span, lane);
-            in_span = !last && (leaf + 1) % SHEAF__CUDA_SPAN_LEAVES != 0;
-            if (in_span) {
-                sums_store<D, 1>(span, chunk, lane);
-                continue;
-            }
-            if (unit.kind == SHEAF__CUDA_SPANS) {
-                part += leaf / SHEAF__CUDA_SPAN_LEAVES - first_span;
-            } else {
-                if (in_item) sums_fold<D, 1>(chunk, item, lane);
-                in_item = true;
-                if (!last) {
-                    sums_store<D, 1>(item, chunk, lane);
-                    continue;
-                }
-            }
-        }
-        leave<C, D>(in, unit, part, chunk, kv_head, tile, lane);
-    }
-    if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
-}
-
-// Four warps a unit of one chunk, a leaf each.
-template <uint32_t C, int D, bool PRECISE>
-__global__ void __launch_bounds__(128)
-    decode_team(const __grid_constant__ sheaf__cuda_decode in)
-{
-    extern __shared__ __align__(128) unsigned char all[];
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const uint32_t warp = threadIdx.x >> 5, tiles = (in.group + 7) / 8;
-    if (in.overlap) launch_next();
-    const uint32_t kv_head = blockIdx.x % in.n_kv_heads, rest = blockIdx.x / in.n_kv_heads;
-    const uint32_t tile = rest % tiles, index = rest / tiles;
-    const uint32_t bytes = ring_bytes<C, D>(in.slots, in.sums);
-    unsigned char *shared = all + warp * bytes;
-    const sheaf__cuda_unit unit = unit_load(in.units + index);
-    if (unit.first_leaf == unit.end_leaf) {
-        if (in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
-        if (warp == 0) leave_zeros<D>(in, unit.query, kv_head, tile, lane);
-        return;
-    }
-    const uint32_t leaf = (unit.first_leaf & ~3u) + warp;
-    if (leaf >= unit.first_leaf && leaf < unit.end_leaf) {
-        ring<C, D> r;
-        queries<C, D, 1, PRECISE> q;
-        sums<D, 1> now;
-        unit_begin<C, D, PRECISE>(in, unit, leaf, leaf + 1, kv_head, tile, shared, lane, r, q);
-        leaf_of<C, D, PRECISE>(now, r, leaf, lane, in.softcap, q);
-        sums_store<D, 1>(reinterpret_cast<float *>(shared + HEAD_BYTES), now, lane);
+    for (uint32_t column = warp; column < 8; column += WARPS) {
+        const uint32_t j = 8 * t.tile + column;
+        const uint64_t row = (uint64_t)unit.query * in.n_q_heads + t.kv_head * in.group + j;
+        stage_query<C, D>(in, j < in.group ? (int64_t)row : -1, lane, stage + column * D,
+                          scales + column);
     }
     __syncthreads();
-    // Each warp merges some octets of one column a lane: its words of the four leaves, in order.
-    for (uint32_t job = warp; job < 2 * (D / 64); job += 4) {
-        const int k = (int)(job >> 1), c = (int)(job & 1);
-        const uint32_t j = 8 * tile + 2 * t + c;
-        float x[8], m = 0.0f, l = 0.0f;
-        for (uint32_t n = unit.first_leaf; n < unit.end_leaf; n++) {
-            const float *from =
-                reinterpret_cast<const float *>(all + (n & 3) * bytes + HEAD_BYTES);
-            const float bm = from[(D / 4 + c) * 32 + lane],
-                        bl = from[(D / 4 + 2 + c) * 32 + lane];
-            const bool only = n == unit.first_leaf;
-            const float top = only ? bm : fmaxf(m, bm);
-            const float ea = exp2_fast(__fsub_rn(m, top)), eb = exp2_fast(__fsub_rn(bm, top));
-            l = only ? bl : __fmaf_rn(bl, eb, __fmul_rn(l, ea));
-            m = top;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float b = from[((k * 4 + (i & 3)) * 4 + c + 2 * (i >> 2)) * 32 + lane];
-                x[i] = only ? b : __fmaf_rn(b, eb, __fmul_rn(x[i], ea));
-            }
+    if (mine.first < mine.end) {
+        queries<C, D, 1, PRECISE> q;
+        sums<D, 1> chunk, now;
+        take_queries<C, D, 1, PRECISE>(q, 0, lane, stage, scales);
+        for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
+            leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap,
+                                      q, [&] {
+                                          __syncwarp();
+                                          r.next();
+                                          r.bring(lane);
+                                      });
+            if (leaf != mine.first)
+                merge_into<D, 1>(chunk, now);
+            else
+                chunk = now;
         }
-        if (j >= in.group) continue;
-        const uint32_t head = kv_head * in.group + j;
-        const int dim = octet_dim<C, D>(k, g);
-        if (unit.kind != SHEAF__CUDA_FINAL) {
-            float *to = part_at(in, D, unit.part, head);
-            reinterpret_cast<float4 *>(to + dim)[0] = make_float4(x[0], x[1], x[2], x[3]);
-            reinterpret_cast<float4 *>(to + dim)[1] = make_float4(x[4], x[5], x[6], x[7]);
-            if (g == 0 && k == 0) to[D] = m, to[D + 1] = l;
-            continue;
-        }
-        const float factor = finish_factor(in.sinks, head, m, l);
+        static_assert(2 * shape<C, D>::SLOT >= 8 * (D + 4) * 4, "no room");
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = __fmul_rn(x[i], factor);
-        output8(in.out, in.io_dtype, ((uint64_t)unit.query * in.n_q_heads + head) * D + dim, x);
+        for (int c = 0; c < 2; c++)
+            part_write<C, D, 1>(reinterpret_cast<float *>(own + BARRIER_BYTES) +
+                                    (2 * (lane & 3) + c) * (D + 4),
+                                chunk, 0, c, lane);
     }
+    sheaf__cuda_merge job = {};
+    if (unit.merge != SHEAF__CUDA_NO_MERGE) job = in.merges[unit.merge];
+    __syncthreads();
     if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
+    const uint32_t skipped = unit.first_leaf / mine.each & ~(WARPS - 1u);
+    const uint32_t from = unit.first_leaf / mine.each - skipped;
+    const uint32_t past =
+        unit.first_leaf < unit.end_leaf ? (unit.end_leaf - 1) / mine.each + 1 - skipped : from;
+    const uint32_t columns = min(8u, in.group - 8 * t.tile);
+    for (uint32_t j = warp; j < columns; j += WARPS)
+        end_unit<C, D>(in, unit, job, t.kv_head * in.group + 8 * t.tile + j, j,
+                       rings + BARRIER_BYTES, bytes, from, past, lane);
 }
 
 } // namespace sheaf_cuda

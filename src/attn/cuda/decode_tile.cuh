@@ -7,11 +7,12 @@
 //     S^T [64 positions x 8] = K [64 x D] Q^T [D x 8]           m16n8k16, 4 tiles of 16 positions
 //     O^T [D x 8]           += V^T [D x 64] P^T [64 x 8]        m16n8k16, 4 steps of 16 positions
 //
-// Bulk copies bring 16 positions of a head at a time (a piece), contiguous, no swizzle; pieces are
-// 32 bytes apart beyond their size, so that the four pieces begin in banks 0, 8, 16 and 24. Row
-// r = 2t + e + 8f of tile i is the position
+// Bulk copies bring 8 (of bf16, f16) or 16 positions of a head at a time (a piece), contiguous, no
+// swizzle; four pieces are a slot: half a leaf, or all of it. Pieces are 32 bytes apart beyond their
+// size, so that the four of a slot begin in banks 0, 8, 16 and 24. Row r = 2t + e + 8f of tile i of a
+// slot is
 //
-//     16 * (t ^ 2e) + 4i + 2f + e          (piece t ^ 2e, its row 4i + 2f + e)
+//     row 4i + 2f + e of piece t ^ 2e
 //
 // by which every shared-memory read below is free of bank conflicts for rows of 128 bytes and more:
 // K rows 2t and 2t + 1 lie 64 bytes apart, and the positions that one lane pairs for V come from
@@ -39,10 +40,15 @@ template <uint32_t C, int D_> struct shape {
     static constexpr bool RAW = C == F16 || C == BF16;
     static constexpr bool HALF = C != BF16; // products of f16
     static constexpr int ROW = RAW ? 2 * D : C == INT8 ? D : D / 2;
-    static constexpr int PIECE = 16 * ROW + 32;
+    static constexpr int HALVES = RAW ? 2 : 1; // slots that a leaf's K, or its V, fills
+    static constexpr int TILES = 4 / HALVES;   // of 16 positions in a slot
+    static constexpr int ROWS = 16 / HALVES;   // positions of a piece, of which a slot has four
+    static constexpr int PIECE = ROWS * ROW + 32;
     static constexpr int SCALES = 4 * PIECE;
     static constexpr int SLOT = SCALES + (RAW ? 0 : 256);
     static constexpr int STEPS = D / 16;
+    static constexpr int TEAMS =
+        RAW || D == 256 ? 2 : 3;          // of a multiprocessor, by their registers
     static constexpr int OCTETS = D / 64; // of consecutive dimensions that a lane's rows hold
 };
 
@@ -243,11 +249,13 @@ template <uint32_t C, int D> __device__ __forceinline__ int octet_dim(int k, int
     return 8 * (g + 8 * k);
 }
 
-// Position, inside a leaf, of row g (+ 8 for f = 1) of tile i; lanes with g = lane / 4.
-__device__ __forceinline__ int position_of(int g, int i, int f)
+// Position, inside a leaf, of row g (+ 8 for f = 1) of its tile i; lanes with g = lane / 4.
+template <uint32_t C, int D> __device__ __forceinline__ int position_of(int g, int i, int f)
 {
-    int t = g >> 1, e = g & 1;
-    return 16 * (t ^ (2 * e)) + 4 * i + 2 * f + e;
+    using S = shape<C, D>;
+    const int t = g >> 1, e = g & 1;
+    return 4 * S::ROWS * (i / S::TILES) + S::ROWS * (t ^ (2 * e)) + 4 * (i % S::TILES) + 2 * f +
+           e;
 }
 
 // --- a warp's queries and sums ---------------------------------------------------------------
@@ -317,26 +325,6 @@ __device__ __forceinline__ void sums_store(float *to, const sums<D, NT> &s, int 
     }
 }
 
-template <int D, int NT>
-__device__ __forceinline__ void sums_load(sums<D, NT> &s, const float *from, int lane)
-{
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-#pragma unroll
-        for (int k = 0; k < D / 64; k++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    s.o[n][k][j][c] = from[(((n * (D / 64) + k) * 4 + j) * 4 + c) * 32 + lane];
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            s.m[n][c] = from[(NT * D / 4 + n * 4 + c) * 32 + lane];
-            s.l[n][c] = from[(NT * D / 4 + n * 4 + 2 + c) * 32 + lane];
-        }
-    }
-}
-
 // s = what `from` holds, then s; the lane's own words, so no barrier is needed.
 template <int D, int NT>
 __device__ __forceinline__ void sums_fold(sums<D, NT> &s, const float *from, int lane)
@@ -370,24 +358,25 @@ __device__ __forceinline__ void sums_fold(sums<D, NT> &s, const float *from, int
 
 // --- scores ----------------------------------------------------------------------------------
 
-// One step of four tiles of 16 positions against every column; four products between two of one sum.
+// One step of a slot's tiles against every column.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void score_step(float (&s)[NT][4][4], int step,
-                                           const uint32_t (&a)[4][4],
+__device__ __forceinline__ void score_step(float (&s)[NT][4][4], int half, int step,
+                                           const uint32_t (&a)[shape<C, D>::TILES][4],
                                            const queries<C, D, NT, PRECISE> &q)
 {
     constexpr bool HALF = shape<C, D>::HALF;
+    constexpr int TILES = shape<C, D>::TILES;
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            mma<HALF>(s[n][i], a[i], q.hi[n][step][0], q.hi[n][step][1]);
+        for (int i = 0; i < TILES; i++)
+            mma<HALF>(s[n][half * TILES + i], a[i], q.hi[n][step][0], q.hi[n][step][1]);
     if constexpr (queries<C, D, NT, PRECISE>::LOW)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                mma<HALF>(s[n][i], a[i], q.lo[n][step][0], q.lo[n][step][1]);
+            for (int i = 0; i < TILES; i++)
+                mma<HALF>(s[n][half * TILES + i], a[i], q.lo[n][step][0], q.lo[n][step][1]);
 }
 
 __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
@@ -415,9 +404,9 @@ __device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, co
     }
 }
 
-// s: [tile][...] sums over dimensions, before any scale
+// s: [tile][...] sums over dimensions, before any scale; those of the slot's half of the leaf
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int lane,
+__device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t slot, int lane,
                                        const queries<C, D, NT, PRECISE> &q)
 {
     using S = shape<C, D>;
@@ -429,15 +418,15 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int 
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < S::TILES; i++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) s[n][i][c] = 0.0f;
+            for (int c = 0; c < 4; c++) s[n][half * S::TILES + i][c] = 0.0f;
 #pragma unroll
     for (int j = 0; j < S::ROW / (4 * BYTES); j++) {
-        uint4 x[4], y[4];
-        uint32_t a[4][4];
+        uint4 x[S::TILES], y[S::TILES];
+        uint32_t a[S::TILES][4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < S::TILES; i++) {
             const uint32_t from = at + 4 * i * S::ROW + 4 * j * BYTES;
             x[i] = load_up_to_16<BYTES>(from);
             y[i] = load_up_to_16<BYTES>(from + 2 * S::ROW);
@@ -445,8 +434,8 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], uint32_t slot, int 
 #pragma unroll
         for (int w = 0; w < STEPS; w++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) dot_operand<C>(a[i], x[i], y[i], w);
-            score_step<C, D, NT, PRECISE>(s, STEPS * j + w, a, q);
+            for (int i = 0; i < S::TILES; i++) dot_operand<C>(a[i], x[i], y[i], w);
+            score_step<C, D, NT, PRECISE>(s, half, STEPS * j + w, a, q);
         }
     }
 }
@@ -504,7 +493,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int 
             float scale = 1.0f;
             if constexpr (!shape<C, D>::RAW)
                 scale = __uint_as_float(
-                    load4(slot + shape<C, D>::SCALES + 4 * position_of(g, i, f)));
+                    load4(slot + shape<C, D>::SCALES + 4 * position_of<C, D>(g, i, f)));
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -520,7 +509,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int 
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int f = 0; f < 2; f++) {
-            const int position = position_of(g, i, f);
+            const int position = position_of<C, D>(g, i, f);
             const bool visible = position >= see.lo && position < see.hi;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -578,7 +567,7 @@ __device__ __forceinline__ void weigh(weights<NT, LOW> &w, float (&p)[NT][4][4],
 #pragma unroll
             for (int f = 0; f < 2; f++) {
                 scale[i][f] = __uint_as_float(
-                    load4(slot + shape<C, D>::SCALES + 4 * position_of(g, i, f)));
+                    load4(slot + shape<C, D>::SCALES + 4 * position_of<C, D>(g, i, f)));
                 top = fmaxf(top, scale[i][f]);
             }
         uint32_t exponent = __float_as_uint(column_max(top)) & 0x7f800000u;
@@ -619,9 +608,9 @@ __device__ __forceinline__ void value_step(sums<D, NT> &to, int i, int k, int j,
     }
 }
 
-// One octet of raw numbers: x[f][e] are eight dimensions of one position.
+// Tile i of a slot, `tile` of the leaf. x[f][e] are eight dimensions of one position.
 template <uint32_t C, int D, int NT, bool LOW>
-__device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t at, int i,
+__device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t at, int i, int tile,
                                            const weights<NT, LOW> &w, const int (&piece)[2])
 {
     using S = shape<C, D>;
@@ -643,7 +632,7 @@ __device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t at, int i,
                 a[2 * f + 1] =
                     permute(word(x[f][0], 2 + (j >> 1)), word(x[f][1], 2 + (j >> 1)), pick);
             }
-            value_step<C, D, NT, LOW>(to, i, k, j, a, w);
+            value_step<C, D, NT, LOW>(to, tile, k, j, a, w);
         }
     }
 }
@@ -712,26 +701,28 @@ __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t at, i
     }
 }
 
+// Adds the values of the slot's half of the leaf.
 template <uint32_t C, int D, int NT, bool LOW>
-__device__ __forceinline__ void values(sums<D, NT> &to, uint32_t slot, int lane,
+__device__ __forceinline__ void values(sums<D, NT> &to, int half, uint32_t slot, int lane,
                                        const weights<NT, LOW> &w)
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
     const int piece[2] = {t * S::PIECE, (t ^ 2) * S::PIECE};
     const uint32_t at = slot + g * (S::RAW || (C == INT8 && D > 64) ? 16 : S::ROW / 8);
+    if (half == 0)
 #pragma unroll
-    for (int n = 0; n < NT; n++)
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int k = 0; k < S::OCTETS; k++)
+            for (int k = 0; k < S::OCTETS; k++)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
+                for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int c = 0; c < 4; c++) to.o[n][k][j][c] = 0.0f;
+                    for (int c = 0; c < 4; c++) to.o[n][k][j][c] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < S::TILES; i++) {
         if constexpr (S::RAW)
-            values_raw<C, D, NT, LOW>(to, at, i, w, piece);
+            values_raw<C, D, NT, LOW>(to, at, i, half * S::TILES + i, w, piece);
         else
             values_quantized<C, D, NT, LOW>(to, at, i, w, piece);
     }
@@ -750,14 +741,15 @@ __device__ __forceinline__ void values(sums<D, NT> &to, uint32_t slot, int lane,
 
 // Zeroes what is not seen of V in a slot: it may hold anything, and 0 * NaN is NaN.
 template <uint32_t C, int D>
-__device__ __forceinline__ void clean(uint32_t slot, int lane, seen see)
+__device__ __forceinline__ void clean(int half, uint32_t slot, int lane, seen see)
 {
     using S = shape<C, D>;
-    for (int p = 0; p < SHEAF__CUDA_LEAF; p++) {
-        if (p >= see.lo && p < see.hi) continue;
+    for (int p = 0; p < 4 * S::ROWS; p++) {
+        const int position = 4 * S::ROWS * half + p;
+        if (position >= see.lo && position < see.hi) continue;
         if constexpr (S::RAW) {
             for (int b = 4 * lane; b < S::ROW; b += 128)
-                store4(slot + (p >> 4) * S::PIECE + (p & 15) * S::ROW + b, 0);
+                store4(slot + p / S::ROWS * S::PIECE + p % S::ROWS * S::ROW + b, 0);
         } else if (lane == 0) {
             store4(slot + S::SCALES + 4 * p, 0);
         }

@@ -1,8 +1,8 @@
 /* attn/cuda/layout.c - the cutting itself.
  *
- * Small batches are cut into chunks, four warps each, until every multiprocessor has some; larger
- * ones into units that one warp computes alone, long enough that few parts are left behind. An item
- * that fits one unit needs no merging.
+ * A unit is a chunk, a leaf each warp of its team, or a span, a chunk each warp: spans leave fewer
+ * parts, chunks keep more multiprocessors busy. Small steps and short contexts are cut into chunks. An
+ * item that fits one unit needs no merging.
  *
  * Sets: items whose first rows are the same block are compared with the first such item, a span at
  * a time. What they share ends where the shortest agreement ends; an item that agrees for less than
@@ -17,9 +17,13 @@
 
 #define NONE            UINT32_MAX
 #define DEFAULT_PREFIX  (2 * SHEAF__CUDA_SPAN)
-#define DEFAULT_MEMBERS 4            /* of a set: fewer gain nothing */
-#define MAX_SHARED      (227 * 1024) /* bytes of a block, of compute capability 9.0 */
-#define SPAN_CHUNKS     (SHEAF__CUDA_SPAN_LEAVES / SHEAF__CUDA_CHUNK_LEAVES)
+#define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
+#define CHUNK_SHIFT     2 /* log2 of leaves */
+#define SPAN_SHIFT      4
+#define FEW_CHUNKS      2            /* of an item: it is cut into chunks */
+#define MAX_SLOTS       3            /* of a ring */
+#define ALL_SHARED      (228 * 1024) /* bytes of a multiprocessor, of compute capability 9.0; */
+#define OWN_SHARED      1024         /* taken of it for each block, beside what it asks for */
 
 /* Items whose first spans lie in the same rows. */
 struct sheaf__cuda_set {
@@ -33,9 +37,9 @@ struct sheaf__cuda_cut {
     uint32_t lo, hi; /* positions seen */
     uint32_t first_leaf, end_leaf;
     uint32_t set;     /* or NONE */
-    uint32_t n_units; /* 0: nothing of its own is seen, */
-    uint32_t n_parts;
-    uint32_t kind; /* and FINAL: one unit writes the result */
+    uint32_t shift;   /* log2 of the leaves of a unit */
+    uint32_t n_units; /* at least 1 */
+    uint32_t n_parts; /* 0: one unit leaves the result, or its set has all there is */
 };
 
 typedef struct sheaf__cuda_set set;
@@ -156,60 +160,27 @@ static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
 
 /* --- items -------------------------------------------------------------------------------- */
 
-/* Slots of a ring: as wished, or what the shared memory holds. */
-static uint32_t slots_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                         uint32_t wish)
+/* Slots of a ring: as many, up to MAX_SLOTS, as let all teams that the registers hold into a
+ * multiprocessor. */
+static uint32_t slots_of(const sheaf__cuda_shape *shape)
 {
-    while (wish > 1 &&
-           l->warps * sheaf__cuda_ring_bytes(shape->codec, shape->dim, wish, l->sums) >
-               MAX_SHARED)
-        wish--;
-    return wish;
-}
-
-/* Chunks of a unit, from those of the whole step; and how warps and rings are laid out. */
-static uint32_t unit_chunks(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                            uint64_t chunks)
-{
-    const sheaf__cuda_tuning *t = &shape->tuning;
-    uint32_t group = shape->n_q_heads / shape->n_kv_heads;
-    uint64_t tasks = chunks * shape->n_kv_heads * ceil_div(group, 8);
-    l->team = t->team != 0 ? t->team == 1 : tasks <= 2ull * shape->n_processors;
-    l->overlap = t->overlap != 2;
-    l->sums = 1;
-    if (l->team) {
-        l->warps = 4;
-        l->slots = slots_of(l, shape, 2);
-        return 1;
+    uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
+    uint32_t slots = shape->tuning.slots != 0 ? shape->tuning.slots : MAX_SLOTS;
+    for (;;) {
+        uint32_t bytes = sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) + OWN_SHARED;
+        if (teams * bytes <= ALL_SHARED || (slots == 2 && teams == 1)) return slots;
+        if (slots > 2)
+            slots--;
+        else
+            teams--;
     }
-    uint32_t each = t->unit_chunks;
-    if (each == 0) {
-        uint64_t most = tasks / ((uint64_t)shape->n_processors * SHEAF__CUDA_WARPS_AT_ONCE);
-        each = most < 2 ? 1 : most < SPAN_CHUNKS ? 2 : SPAN_CHUNKS;
-    }
-    l->warps = t->warps != 0 ? t->warps : 1;
-    l->sums = each > 4 || each == 3 ? 2 : 1; /* three chunks may lie in two spans */
-    l->slots = slots_of(l, shape,
-                        t->slots != 0                      ? t->slots
-                        : shape->codec <= SHEAF_CODEC_BF16 ? 3
-                                                           : 2);
-    return each;
 }
 
-/* The index of the unit that chunk lies in; a division only where benches ask for odd units. */
-static uint32_t unit_of(const sheaf__cuda_layout *l, uint32_t chunk)
+/* Units of 2^shift leaves that the item's leaves lie in. */
+static uint32_t units_of(const cut *c, uint32_t shift)
 {
-    return l->unit_shift != NONE ? chunk >> l->unit_shift : chunk / l->unit_chunks;
-}
-
-static uint32_t first_chunk(const cut *c)
-{
-    return c->first_leaf / SHEAF__CUDA_CHUNK_LEAVES;
-}
-
-static uint32_t end_chunk(const cut *c)
-{
-    return (c->end_leaf + SHEAF__CUDA_CHUNK_LEAVES - 1) / SHEAF__CUDA_CHUNK_LEAVES;
+    if (c->end_leaf == c->first_leaf) return 1; /* of nothing */
+    return ((c->end_leaf - 1) >> shift) - (c->first_leaf >> shift) + 1;
 }
 
 /* Leaves [first, end) of the item, of those that it sees; none where there are none. */
@@ -231,7 +202,7 @@ static void see_items(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
         c->lo = lo, c->hi = hi;
         set_leaves(c, lo / SHEAF__CUDA_LEAF);
         c->set = NONE;
-        c->n_units = c->n_parts = c->kind = 0;
+        c->n_units = c->n_parts = c->shift = 0;
     }
 }
 
@@ -249,59 +220,45 @@ static void take_prefixes(sheaf__cuda_layout *l)
     }
 }
 
-/* Chunks that are computed for items alone. */
-static uint64_t own_chunks(const sheaf__cuda_layout *l, const sheaf__cuda_item *items)
+/* Whether spans would leave most multiprocessors idle. */
+static bool is_small(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                     const sheaf__cuda_item *items)
 {
-    uint64_t chunks = 0;
-    for (uint32_t i = 0; i < l->n_items; i++) {
-        const cut *c = &l->cuts[i];
-        if (items[i].n_queries == 1 && c->end_leaf != c->first_leaf)
-            chunks += end_chunk(c) - first_chunk(c);
-    }
-    return chunks;
+    uint64_t spans = 0, heads = shape->n_kv_heads;
+    for (uint32_t i = 0; i < l->n_items; i++)
+        if (items[i].n_queries == 1) spans += units_of(&l->cuts[i], SPAN_SHIFT);
+    return 2 * spans * heads * ceil_div(shape->n_q_heads / shape->n_kv_heads, 8) <
+           shape->n_processors;
 }
 
 /* Counts the units, parts and merges of the items. */
 static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                                 const sheaf__cuda_item *items)
 {
+    const bool small = is_small(l, shape, items);
     uint64_t n_units = 0;
     for (uint32_t i = 0; i < l->n_items; i++) {
         if (items[i].n_queries != 1) continue;
         cut *c = &l->cuts[i];
-        uint32_t first = first_chunk(c), end = end_chunk(c), spans = 0, own;
-        bool some = c->end_leaf != c->first_leaf;
-        c->n_units = some ? unit_of(l, end - 1) - unit_of(l, first) + 1 : 0;
+        bool chunks = small || units_of(c, CHUNK_SHIFT) <= FEW_CHUNKS;
+        if (shape->tuning.each != 0) chunks = shape->tuning.each == 1;
+        c->shift = chunks ? CHUNK_SHIFT : SPAN_SHIFT;
+        c->n_units = units_of(c, c->shift);
         n_units += c->n_units;
-        if (c->n_units <= 1 && c->set == NONE) {
-            n_units += !some;
-            if (!some || shape->codec != SHEAF_CODEC_TURBO4) continue; /* FINAL */
-            c->kind = SHEAF__CUDA_WHOLE;
-            c->n_parts = own = 1;
-        } else if (l->unit_chunks < SPAN_CHUNKS) {
-            c->kind = SHEAF__CUDA_CHUNK;
-            c->n_parts = some ? end - first : 0;
-            own = (c->n_parts + SPAN_CHUNKS - 1) / SPAN_CHUNKS + 1;
-        } else {
-            c->kind = SHEAF__CUDA_SPANS;
-            c->n_parts = own = some ? (end - 1) / SPAN_CHUNKS + 1 - first / SPAN_CHUNKS : 0;
-        }
-        if (c->set != NONE) spans = l->sets[c->set].spans;
-        if (spans + own > l->merge_spans) l->merge_spans = spans + own;
+        if (c->n_units == 1 && c->set == NONE) continue;
+        c->n_parts = c->end_leaf != c->first_leaf ? c->n_units : 0;
         l->n_parts += c->n_parts;
         l->n_merges++;
     }
-    if (n_units > INT32_MAX || l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
+    if (n_units > INT32_MAX / 8 || l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
     l->n_units = (uint32_t)n_units;
     return SHEAF_OK;
 }
 
 void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
 {
-    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = l->merge_spans =
-        0;
-    l->team = l->slots = l->warps = l->sums = l->overlap = 0;
-    l->n_items = l->n_found = l->unit_chunks = 0;
+    l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = 0;
+    l->n_items = l->n_found = l->slots = l->overlap = 0;
     l->n_parts = l->prefix_tokens = 0;
 }
 
@@ -318,8 +275,8 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items));
     l->n_items = n_items;
     if (l->n_found != 0) take_prefixes(l);
-    l->unit_chunks = unit_chunks(l, shape, own_chunks(l, items));
-    l->unit_shift = sheaf__is_pow2(l->unit_chunks) ? sheaf__log2(l->unit_chunks) : NONE;
+    l->slots = slots_of(shape);
+    l->overlap = shape->tuning.overlap != 2;
     return count_units(l, shape, items);
 }
 
@@ -357,36 +314,24 @@ static void write_sets(const sheaf__cuda_layout *l, const sheaf__cuda_shape *sha
     }
 }
 
-/* The units of a cut, ascending: all but the first begin at multiples of unit_chunks. */
-static sheaf__cuda_unit *write_units(const sheaf__cuda_layout *l, const sheaf__cuda_item *item,
-                                     const cut *c, uint32_t part, sheaf__cuda_unit *to)
+/* The units of a cut, ascending: all but the first begin at multiples of their leaves. */
+static sheaf__cuda_unit *write_units(const sheaf__cuda_item *item, const cut *c, uint32_t merge,
+                                     sheaf__cuda_unit *to)
 {
-    const uint32_t leaves = l->unit_chunks * SHEAF__CUDA_CHUNK_LEAVES;
-    const uint32_t shift = c->kind == SHEAF__CUDA_CHUNK ? 2 : 4; /* of leaves to a part */
-    const uint32_t first_part = part - (c->first_leaf >> shift);
-    sheaf__cuda_unit unit = {
-        .rows_at = item->rows_at - item->first_block,
-        .lo = c->lo,
-        .hi = c->hi,
-        .query = item->query_at,
-        .kind = c->kind,
-    };
-    uint32_t leaf = c->first_leaf;
-    if (c->n_units > 1) {
-        uint32_t past = (unit_of(l, first_chunk(c)) + 1) * leaves;
-        const sheaf__cuda_unit *last = to + c->n_units - 1;
-        for (; to < last; to++) {
-            to->rows_at = unit.rows_at, to->lo = unit.lo;
-            to->hi = unit.hi, to->query = unit.query;
-            to->first_leaf = leaf, to->end_leaf = past;
-            to->part = first_part + (leaf >> shift), to->kind = unit.kind;
-            leaf = past;
-            past += leaves;
-        }
+    const uint32_t leaves = 1u << c->shift;
+    const uint32_t rows_at = item->rows_at - item->first_block;
+    const sheaf__cuda_unit *past = to + c->n_units;
+    uint32_t part_each = leaves / SHEAF__CUDA_WARPS, first = c->first_leaf;
+    uint32_t end = ((first >> c->shift) + 1) << c->shift;
+    for (; to < past; to++, part_each += 8) {
+        to->rows_at = rows_at, to->lo = c->lo;
+        to->hi = c->hi, to->query = item->query_at;
+        to->first_leaf = first, to->end_leaf = end;
+        to->merge = merge, to->part_each = part_each;
+        first = end;
+        end += leaves;
     }
-    unit.first_leaf = leaf, unit.end_leaf = c->end_leaf;
-    unit.part = first_part + (leaf >> shift);
-    *to++ = unit;
+    to[-1].end_leaf = c->end_leaf;
     return to;
 }
 
@@ -402,12 +347,13 @@ void sheaf__cuda_layout_write(sheaf__cuda_layout *l, const sheaf__cuda_shape *sh
     for (uint32_t i = 0; i < l->n_items; i++) {
         if (items[i].n_queries != 1) continue;
         const cut *c = &l->cuts[i];
-        if (c->kind != SHEAF__CUDA_FINAL) {
-            uint32_t first = c->kind == SHEAF__CUDA_WHOLE   ? 0
-                             : c->kind == SHEAF__CUDA_CHUNK ? first_chunk(c)
-                                                            : first_chunk(c) / SPAN_CHUNKS;
-            *merge = (sheaf__cuda_merge){
-                items[i].query_at, c->kind, part, c->n_parts, first, 0, 0, 0};
+        uint32_t index = SHEAF__CUDA_NO_MERGE;
+        if (c->n_units > 1 || c->set != NONE) {
+            index = (uint32_t)(merge - to->merges);
+            *merge = (sheaf__cuda_merge){.part = part,
+                                         .n_parts = c->n_parts,
+                                         .first = c->first_leaf >> c->shift,
+                                         .chunks = c->shift == CHUNK_SHIFT};
             if (c->set != NONE) {
                 set *s = &l->sets[c->set];
                 to->members[s->members_at + s->taken] = items[i].query_at;
@@ -417,8 +363,7 @@ void sheaf__cuda_layout_write(sheaf__cuda_layout *l, const sheaf__cuda_shape *sh
             }
             merge++;
         }
-        if (c->n_units != 0 || c->kind == SHEAF__CUDA_FINAL)
-            unit = write_units(l, &items[i], c, part, unit);
+        unit = write_units(&items[i], c, index, unit);
         part += c->n_parts;
     }
 }

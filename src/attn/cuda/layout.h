@@ -13,19 +13,11 @@
 extern "C" {
 #endif
 
-/* Warps that decode on a multiprocessor at once, by the rings that fit its shared memory. A step of
- * less than SMALL_TASKS for each, a chunk of one KV head being a task, leaves a part a chunk; others a
- * part a span. */
-#define SHEAF__CUDA_WARPS_AT_ONCE 4
-#define SHEAF__CUDA_SMALL_TASKS   (4 * SHEAF__CUDA_WARPS_AT_ONCE)
-
 /* How a step is cut; zeros: by the sizes of the step. Benches set it. */
 typedef struct sheaf__cuda_tuning {
-    uint32_t unit_chunks; /* of a unit: below 4, or a multiple of 4 */
-    uint32_t team;        /* 1: always, 2: never */
-    uint32_t slots;       /* of a warp's ring */
-    uint32_t warps;       /* of a block */
-    uint32_t overlap;     /* 1: the merging kernel starts early, 2: not */
+    uint32_t each;    /* leaves of a warp: 1 or 4 */
+    uint32_t slots;   /* of a warp's ring */
+    uint32_t overlap; /* 1: kernels start before those they wait for have ended, 2: not */
 } sheaf__cuda_tuning;
 
 /* What is the same for all items of a step. */
@@ -52,9 +44,7 @@ typedef struct sheaf__cuda_layout {
     uint32_t n_sets;  /* that are read once for all their members, */
     uint32_t n_found; /* of those that were looked at */
     uint32_t table_bits, least_spans;
-    uint32_t unit_chunks, unit_shift; /* of a unit; log2 where it is a power of two */
-    uint32_t merge_spans;
-    uint32_t team, slots, warps, sums, overlap;
+    uint32_t slots, overlap;
     uint64_t n_parts;
     uint64_t prefix_tokens; /* that were not read again */
 } sheaf__cuda_layout;

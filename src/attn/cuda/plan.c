@@ -222,8 +222,8 @@ static void set_launch(sheaf_cuda_plan *plan)
     d->group = o->n_q_heads / o->n_kv_heads;
     d->block_shift = sheaf__log2(plan->geometry.block_tokens);
     d->codec = plan->geometry.codec_k, d->dim = o->key_dim, d->io_dtype = plan->cuda.io_dtype;
-    d->merge_spans = l->merge_spans;
-    d->team = l->team, d->slots = l->slots, d->warps = l->warps, d->sums = l->sums;
+    d->arrived = (uint32_t *)(void *)(table + at->arrived);
+    d->slots = l->slots;
     d->overlap = l->overlap;
     memcpy(d->signs, sheaf__turbo4_signs, sizeof d->signs);
     if (memcmp(&launch, &plan->launched, sizeof launch) != 0) plan->generation++;

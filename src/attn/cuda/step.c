@@ -181,6 +181,12 @@ static uint64_t place(uint64_t *at, uint64_t n, uint64_t size)
     return here;
 }
 
+/* Counters of units that have left their part: one a merge and query head. */
+static uint64_t arrivals(const sheaf__cuda_step *step)
+{
+    return (uint64_t)step->layout.n_merges * step->shape.n_q_heads;
+}
+
 static sheaf__cuda_places places_of(const sheaf__cuda_step *step, uint32_t n_items,
                                     uint64_t n_rows)
 {
@@ -193,6 +199,7 @@ static sheaf__cuda_places places_of(const sheaf__cuda_step *step, uint32_t n_ite
     at.merges = place(&at.bytes, l->n_merges, sizeof(sheaf__cuda_merge));
     at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof(sheaf__cuda_prefix_unit));
     at.members = place(&at.bytes, l->n_members, sizeof(uint32_t));
+    at.arrived = place(&at.bytes, arrivals(step), sizeof(uint32_t));
     at.rows = place(&at.bytes, n_rows, sizeof(uint32_t));
     return at;
 }
@@ -281,6 +288,7 @@ void sheaf__cuda_step_write(sheaf__cuda_step *step, const sheaf_kv_view *views,
             .members = (void *)(table + at->members),
         };
         sheaf__cuda_layout_write(&step->layout, &step->shape, step->items, &to);
+        memset(table + at->arrived, 0, arrivals(step) * sizeof(uint32_t));
     }
     write_rows(views, step->n_items, (uint32_t *)(void *)(table + at->rows));
 }
@@ -296,7 +304,8 @@ sheaf_status sheaf__cuda_step_room(const sheaf__cuda_rules *rules, uint64_t max_
     uint64_t blocks = max_tokens / LEAST_BLOCK + 1, spans = max_tokens / SHEAF__CUDA_SPAN + 1;
     uint64_t chunks = max_tokens / (SHEAF__CUDA_LEAF * SHEAF__CUDA_CHUNK_LEAVES) + 1;
     uint64_t tiles = max_tokens * group / LEAST_TILE + 1, bytes = 0, all;
-    if (!sheaf__mul_u64(n, 64 * (blocks + tiles + chunks + spans * (group + 1)), &all) ||
+    if (!sheaf__mul_u64(n, 64 * (blocks + tiles + chunks + spans * (group + 1) + o->n_q_heads),
+                        &all) ||
         all > INT64_MAX)
         return SHEAF_E_OVERFLOW;
     (void)place(&bytes, n, sizeof(sheaf__cuda_item));
@@ -308,11 +317,12 @@ sheaf_status sheaf__cuda_step_room(const sheaf__cuda_rules *rules, uint64_t max_
     (void)place(&bytes, n * spans * (group / sheaf__cuda_prefix_rows(o->key_dim) + 1),
                 sizeof(sheaf__cuda_prefix_unit));
     (void)place(&bytes, n, sizeof(uint32_t));
+    (void)place(&bytes, n * o->n_q_heads, sizeof(uint32_t));
     (void)place(&bytes, n * blocks, sizeof(uint32_t));
     out->table_bytes = bytes;
-    /* a part a chunk, where a step is small (layout.c); else a part a span, begun and ended anywhere */
-    uint64_t small = SHEAF__CUDA_SMALL_TASKS * (uint64_t)rules->n_processors /
-                     (o->n_kv_heads * ((group + 7) / 8));
+    /* a part a chunk, where a step's spans are few (layout.c); else a part a span, begun and ended
+     * anywhere */
+    uint64_t small = 2ull * rules->n_processors / (o->n_kv_heads * ((group + 7) / 8));
     out->n_parts = sheaf__min_u64(n * chunks, small + 1) + n * (spans + 1);
     return SHEAF_OK;
 }

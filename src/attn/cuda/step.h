@@ -4,7 +4,7 @@
  * everything lies in the table that kernels read. Does not own: memory of the GPU, copies, launches;
  * nothing here needs a GPU, nor CUDA.
  *
- *     items | prefill items | tiles' items | units | merges | prefix units | members | rows
+ *     items | prefill items | tiles' items | units | merges | prefix units | members | arrived | rows
  */
 #ifndef SHEAF_ATTN_CUDA_STEP_H
 #define SHEAF_ATTN_CUDA_STEP_H
@@ -30,6 +30,7 @@ typedef struct sheaf__cuda_rules {
 typedef struct sheaf__cuda_places {
     uint64_t items, prefill_items, tile_item;
     uint64_t units, merges, prefix_units, members;
+    uint64_t arrived; /* counters of units, zeros */
     uint64_t rows;
     uint64_t bytes;
 } sheaf__cuda_places;
