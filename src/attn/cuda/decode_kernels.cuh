@@ -167,13 +167,14 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int s = 0; s < D / 16; s++) {
-        const float4 x =
-            *reinterpret_cast<const float4 *>(stage + g * D + step_dim<C, D>(s, t));
+        const float *from = stage + g * D + step_dim<C, D>(s, t);
+        const float2 x = *reinterpret_cast<const float2 *>(from);
+        const float2 y = *reinterpret_cast<const float2 *>(from + (shape<C, D>::RAW ? 8 : 2));
         to.hi[n][s][0] = pack<HALF>(x.x, x.y);
-        to.hi[n][s][1] = pack<HALF>(x.z, x.w);
+        to.hi[n][s][1] = pack<HALF>(y.x, y.y);
         if constexpr (queries<C, D, NT, PRECISE>::LOW) {
             to.lo[n][s][0] = pack_rest<HALF>(x.x, x.y, to.hi[n][s][0]);
-            to.lo[n][s][1] = pack_rest<HALF>(x.z, x.w, to.hi[n][s][1]);
+            to.lo[n][s][1] = pack_rest<HALF>(y.x, y.y, to.hi[n][s][1]);
         }
     }
     to.scale[n][0] = scales[2 * t];
@@ -182,7 +183,7 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
 
 // --- the ring ------------------------------------------------------------------------------------
 
-// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first 4 * HALVES knows where piece p
+// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first PIECES * HALVES knows where piece p
 // of a leaf lies; those of a half bring its pieces.
 template <uint32_t C, int D> struct ring {
     using S = shape<C, D>;
@@ -218,7 +219,7 @@ template <uint32_t C, int D> struct ring {
     __device__ __forceinline__ bool held(uint32_t n, int lane) const
     {
         const uint32_t first = n * SHEAF__CUDA_LEAF + S::ROWS * lane;
-        return lane < 4 * S::HALVES && n < end && first < hi && first + S::ROWS > lo;
+        return lane < S::PIECES * S::HALVES && n < end && first < hi && first + S::ROWS > lo;
     }
 
     __device__ __forceinline__ uint32_t row_of(uint32_t n, int lane) const
@@ -241,7 +242,7 @@ template <uint32_t C, int D> struct ring {
         if (leaf >= end) return;
         const uint32_t bar = bars + 8 * at, slot = slots_at + at * S::SLOT;
         constexpr uint32_t each = S::ROWS * (S::ROW + (S::RAW ? 0 : 4));
-        const bool mine = held(leaf, lane) && (uint32_t)(lane >> 2) == part % S::HALVES;
+        const bool mine = held(leaf, lane) && (uint32_t)lane / S::PIECES == part % S::HALVES;
         const uint32_t n = __popc(__ballot_sync(ALL, mine));
         if (lane == 0) barrier_expect(bar, n * each);
         __syncwarp();
@@ -250,13 +251,20 @@ template <uint32_t C, int D> struct ring {
                 (leaf * SHEAF__CUDA_LEAF + S::ROWS * lane) & ((1u << block_shift) - 1);
             const unsigned char *segment =
                 part >= S::HALVES ? v + row * row_stride_v : k + row * row_stride_k;
-            bulk_copy(slot + (lane & 3) * S::PIECE, segment + inside * S::ROW, S::ROWS * S::ROW,
-                      bar);
+            bulk_copy(slot + lane % S::PIECES * S::PIECE, segment + inside * S::ROW,
+                      S::ROWS * S::ROW, bar);
             if constexpr (!S::RAW)
                 bulk_copy(slot + S::SCALES + 4 * S::ROWS * lane,
                           segment + ((uint64_t)S::ROW << block_shift) + 4 * inside, 4 * S::ROWS,
                           bar);
         }
+        skip(lane);
+    }
+
+    // Leaves the next slot to another warp.
+    __device__ __forceinline__ void skip(int lane)
+    {
+        if (leaf >= end) return;
         if (++at == n_slots) at = 0;
         if (++part < 2 * S::HALVES) return;
         part = 0;
@@ -327,17 +335,6 @@ __device__ __forceinline__ float *part_at(const sheaf__cuda_decode &in, int dim,
     return in.parts + (part * in.n_q_heads + head) * (uint32_t)(dim + 4);
 }
 
-// Eight dimensions of one column.
-template <int D, int NT>
-__device__ __forceinline__ void octet(float (&x)[8], const sums<D, NT> &s, int n, int k, int c)
-{
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        x[j] = s.o[n][k][j][c];
-        x[4 + j] = s.o[n][k][j][2 + c];
-    }
-}
-
 template <uint32_t C, int D, int NT>
 __device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int n, int c,
                                            int lane)
@@ -345,11 +342,18 @@ __device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int 
     const int g = lane >> 2;
 #pragma unroll
     for (int k = 0; k < D / 64; k++) {
-        float x[8];
-        octet(x, s, n, k, c);
-        float4 *o = reinterpret_cast<float4 *>(to + octet_dim<C, D>(k, g));
-        o[0] = make_float4(x[0], x[1], x[2], x[3]);
-        o[1] = make_float4(x[4], x[5], x[6], x[7]);
+        const auto &o = s.o[n][k];
+        if constexpr (shape<C, D>::RAW) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                to[16 * (4 * k + j) + g] = o[j][c];
+                to[16 * (4 * k + j) + 8 + g] = o[j][2 + c];
+            }
+        } else {
+            float4 *octet = reinterpret_cast<float4 *>(to + octet_dim<C, D>(k, g));
+            octet[0] = make_float4(o[0][c], o[1][c], o[2][c], o[3][c]);
+            octet[1] = make_float4(o[0][2 + c], o[1][2 + c], o[2][2 + c], o[3][2 + c]);
+        }
     }
     if (g == 0) to[D] = s.m[n][c], to[D + 1] = s.l[n][c];
 }

@@ -13,21 +13,22 @@ namespace sheaf_cuda
 // --- shared prefixes ----------------------------------------------------------------------------
 
 // The slot that was read before the last one is filled again once all warps have read it: by then
-// they have, mostly. Warp 0 alone.
+// they have, mostly. The warps take turns.
 template <uint32_t C, int D> struct refill {
     uint32_t empty; // barriers, one a slot
     uint32_t n_slots, at, phase;
-    bool one_read;
+    uint32_t n; // slots read
 
-    __device__ __forceinline__ void after_read(ring<C, D> &r, int lane)
+    __device__ __forceinline__ void after_read(ring<C, D> &r, uint32_t warp, int lane)
     {
-        if (!one_read) {
-            one_read = true;
-            return;
+        if (n++ == 0) return;
+        if (n % PREFIX_WARPS == warp) {
+            barrier_wait(empty + 8 * at, phase);
+            r.bring(lane);
+        } else {
+            r.skip(lane);
         }
-        barrier_wait(empty + 8 * at, phase);
         if (++at == n_slots) at = 0, phase ^= 1;
-        r.bring(lane);
     }
 };
 
@@ -61,9 +62,13 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
             lane);
     if (in.overlap) wait_for_previous(); // only tables were read so far
     if (in.overlap) launch_next();
-    if (warp == 0)
-        for (uint32_t n = 0; n < slots; n++) r.bring(lane);
-    refill<C, D> fill = {at + 128, slots, 0, 0, false};
+    for (uint32_t n = 0; n < slots; n++) {
+        if (warp == 0)
+            r.bring(lane);
+        else
+            r.skip(lane);
+    }
+    refill<C, D> fill = {at + 128, slots, 0, 0, 0};
     const uint32_t n_rows = unit.n_members * in.group;
     const uint32_t first_row = unit.first_row + warp * NT * 8;
     queries<C, D, NT, PRECISE> q;
@@ -92,7 +97,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
                                    [&] {
                                        barrier_arrive(at + 128 + 8 * r.from);
                                        r.next();
-                                       if (warp == 0) fill.after_read(r, lane);
+                                       fill.after_read(r, warp, lane);
                                    });
         if (leaf % SHEAF__CUDA_CHUNK_LEAVES != 0)
             merge_into<D, NT>(chunk, now);

@@ -7,17 +7,19 @@
 //     S^T [64 positions x 8] = K [64 x D] Q^T [D x 8]           m16n8k16, 4 tiles of 16 positions
 //     O^T [D x 8]           += V^T [D x 64] P^T [64 x 8]        m16n8k16, 4 steps of 16 positions
 //
-// Bulk copies bring 8 (of bf16, f16) or 16 positions of a head at a time (a piece), contiguous, no
-// swizzle; four pieces are a slot: half a leaf, or all of it. Pieces are 32 bytes apart beyond their
-// size, so that the four of a slot begin in banks 0, 8, 16 and 24. Row r = 2t + e + 8f of tile i of a
-// slot is
+// Bulk copies bring consecutive positions of a head (a piece), contiguous, no swizzle.
 //
-//     row 4i + 2f + e of piece t ^ 2e
-//
-// by which every shared-memory read below is free of bank conflicts for rows of 128 bytes and more:
-// K rows 2t and 2t + 1 lie 64 bytes apart, and the positions that one lane pairs for V come from
-// the piece of its t. Inside a dot product the order of dimensions is free as long as Q follows it:
-// a lane takes 16 consecutive bytes of a K row for several steps (step_dim).
+//     bf16, f16      4 to a piece, 8 pieces to a slot: half a leaf. Pieces are 16 bytes apart beyond
+//                    their size: ldmatrix takes a row of 16 bytes from each of the eight, which begin
+//                    in different banks. Row r = j + 8f of tile i of a slot is row 2i + f of piece j;
+//                    V is transposed as it is loaded.
+//     int8, turbo4   16 to a piece, 4 pieces to a slot: a leaf. Pieces are 32 bytes apart beyond their
+//                    size. Row r = 2t + e + 8f of tile i is row 4i + 2f + e of piece t ^ 2e, by which
+//                    reads of 16 bytes are free of bank conflicts for rows of 128 bytes and more: K rows
+//                    2t and 2t + 1 lie 64 bytes apart, and the positions that one lane pairs for V come
+//                    from the piece of its t. Inside a dot product the order of dimensions is free as
+//                    long as Q follows it: a lane takes 16 consecutive bytes of a K row for several
+//                    steps (step_dim).
 //
 // m, l, o: running maximum (base 2), denominator and sums of a column; letters as in FlashAttention.
 #ifndef SHEAF_ATTN_CUDA_DECODE_TILE_CUH
@@ -42,9 +44,10 @@ template <uint32_t C, int D_> struct shape {
     static constexpr int ROW = RAW ? 2 * D : C == INT8 ? D : D / 2;
     static constexpr int HALVES = RAW ? 2 : 1; // slots that a leaf's K, or its V, fills
     static constexpr int TILES = 4 / HALVES;   // of 16 positions in a slot
-    static constexpr int ROWS = 16 / HALVES;   // positions of a piece, of which a slot has four
-    static constexpr int PIECE = ROWS * ROW + 32;
-    static constexpr int SCALES = 4 * PIECE;
+    static constexpr int PIECES = RAW ? 8 : 4; // of a slot
+    static constexpr int ROWS = RAW ? 4 : 16;  // positions of a piece
+    static constexpr int PIECE = ROWS * ROW + (RAW ? 16 : 32);
+    static constexpr int SCALES = PIECES * PIECE;
     static constexpr int SLOT = SCALES + (RAW ? 0 : 256);
     static constexpr int STEPS = D / 16;
     static constexpr int TEAMS =
@@ -108,6 +111,20 @@ __device__ __forceinline__ uint4 load16(uint32_t a)
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(a));
     return x;
+}
+
+// Four matrices of 8 rows of 16 bytes, lane 8m + j giving the address of row j of matrix m.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t a)
+{
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(a));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(a));
 }
 
 __device__ __forceinline__ uint32_t load4(uint32_t a)
@@ -230,32 +247,30 @@ __device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &h
 
 // --- places --------------------------------------------------------------------------------
 
-// The first of the four consecutive dimensions that lane t holds in step s of a dot product.
+// The first of the four consecutive dimensions that lane t holds in step s of a dot product; of bf16
+// and f16, of its first two, and the others are 8 on.
 template <uint32_t C, int D> __device__ __forceinline__ int step_dim(int s, int t)
 {
+    if (shape<C, D>::RAW) return 16 * s + 2 * t;
     if (C == INT8) return 16 * (t + 4 * (s >> 2)) + 4 * (s & 3);
-    if (C == TURBO4) {
-        if (D == 64) return 16 * t + 4 * s;
-        return 32 * (t + 4 * (s >> 3)) + 4 * (s & 7);
-    }
-    return 8 * (t + 4 * (s >> 1)) + 4 * (s & 1);
+    if (D == 64) return 16 * t + 4 * s;
+    return 32 * (t + 4 * (s >> 3)) + 4 * (s & 7);
 }
 
 // The first of the eight consecutive dimensions that lanes of g hold in octet k of the output.
+// Of bf16 and f16 they are no octets: number i + 4f is of dimension 16 * (4k + i) + 8f + g.
 template <uint32_t C, int D> __device__ __forceinline__ int octet_dim(int k, int g)
 {
     if (C == INT8) return D == 64 ? 8 * g : 16 * (g + 8 * (k >> 1)) + 8 * (k & 1);
-    if (C == TURBO4) return D / 8 * g + 8 * k;
-    return 8 * (g + 8 * k);
+    return D / 8 * g + 8 * k;
 }
 
 // Position, inside a leaf, of row g (+ 8 for f = 1) of its tile i; lanes with g = lane / 4.
 template <uint32_t C, int D> __device__ __forceinline__ int position_of(int g, int i, int f)
 {
-    using S = shape<C, D>;
+    if (shape<C, D>::RAW) return 32 * (i / 2) + 4 * g + 2 * (i % 2) + f;
     const int t = g >> 1, e = g & 1;
-    return 4 * S::ROWS * (i / S::TILES) + S::ROWS * (t ^ (2 * e)) + 4 * (i % S::TILES) + 2 * f +
-           e;
+    return 16 * (t ^ (2 * e)) + 4 * i + 2 * f + e;
 }
 
 // --- a warp's queries and sums ---------------------------------------------------------------
@@ -392,22 +407,36 @@ __device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, co
     if constexpr (C == INT8) {
         widen(word(x, w) ^ 0x80808080u, a[0], a[2]);
         widen(word(y, w) ^ 0x80808080u, a[1], a[3]);
-    } else if constexpr (C == TURBO4) {
+    } else {
         uint32_t x0, x1, y0, y1;
         levels(word(x, w >> 1), x0, x1);
         levels(word(y, w >> 1), y0, y1);
         widen(w & 1 ? x1 : x0, a[0], a[2]);
         widen(w & 1 ? y1 : y0, a[1], a[3]);
-    } else {
-        a[0] = word(x, 2 * w), a[1] = word(y, 2 * w);
-        a[2] = word(x, 2 * w + 1), a[3] = word(y, 2 * w + 1);
     }
 }
 
-// s: [tile][...] sums over dimensions, before any scale; those of the slot's half of the leaf
+// The steps of bf16 and f16: K rows come as the products take them.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t slot, int lane,
-                                       const queries<C, D, NT, PRECISE> &q)
+__device__ __forceinline__ void scores_raw(float (&s)[NT][4][4], int half, uint32_t slot,
+                                           int lane, const queries<C, D, NT, PRECISE> &q)
+{
+    using S = shape<C, D>;
+    const uint32_t at =
+        slot + (lane & 7) * S::PIECE + (lane >> 3 & 1) * S::ROW + (lane >> 4) * 16;
+#pragma unroll
+    for (int step = 0; step < S::STEPS; step++) {
+        uint32_t a[S::TILES][4];
+#pragma unroll
+        for (int i = 0; i < S::TILES; i++)
+            load_matrices<false>(a[i], at + 2 * i * S::ROW + 32 * step);
+        score_step<C, D, NT, PRECISE>(s, half, step, a, q);
+    }
+}
+
+template <uint32_t C, int D, int NT, bool PRECISE>
+__device__ __forceinline__ void scores_quantized(float (&s)[NT][4][4], uint32_t slot, int lane,
+                                                 const queries<C, D, NT, PRECISE> &q)
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
@@ -416,17 +445,11 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t 
     const uint32_t at =
         slot + ((g >> 1) ^ (2 * (g & 1))) * S::PIECE + (g & 1) * S::ROW + t * BYTES;
 #pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < S::TILES; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) s[n][half * S::TILES + i][c] = 0.0f;
-#pragma unroll
     for (int j = 0; j < S::ROW / (4 * BYTES); j++) {
-        uint4 x[S::TILES], y[S::TILES];
-        uint32_t a[S::TILES][4];
+        uint4 x[4], y[4];
+        uint32_t a[4][4];
 #pragma unroll
-        for (int i = 0; i < S::TILES; i++) {
+        for (int i = 0; i < 4; i++) {
             const uint32_t from = at + 4 * i * S::ROW + 4 * j * BYTES;
             x[i] = load_up_to_16<BYTES>(from);
             y[i] = load_up_to_16<BYTES>(from + 2 * S::ROW);
@@ -434,10 +457,28 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t 
 #pragma unroll
         for (int w = 0; w < STEPS; w++) {
 #pragma unroll
-            for (int i = 0; i < S::TILES; i++) dot_operand<C>(a[i], x[i], y[i], w);
-            score_step<C, D, NT, PRECISE>(s, half, STEPS * j + w, a, q);
+            for (int i = 0; i < 4; i++) dot_operand<C>(a[i], x[i], y[i], w);
+            score_step<C, D, NT, PRECISE>(s, 0, STEPS * j + w, a, q);
         }
     }
+}
+
+// s: [tile][...] sums over dimensions, before any scale; those of the slot's half of the leaf
+template <uint32_t C, int D, int NT, bool PRECISE>
+__device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t slot, int lane,
+                                       const queries<C, D, NT, PRECISE> &q)
+{
+    constexpr int TILES = shape<C, D>::TILES;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) s[n][half * TILES + i][c] = 0.0f;
+    if constexpr (shape<C, D>::RAW)
+        scores_raw<C, D, NT, PRECISE>(s, half, slot, lane, q);
+    else
+        scores_quantized<C, D, NT, PRECISE>(s, slot, lane, q);
 }
 
 // A maximum or a sum over the eight lanes that hold the rows of a column, the same in all of them.
@@ -608,33 +649,22 @@ __device__ __forceinline__ void value_step(sums<D, NT> &to, int i, int k, int j,
     }
 }
 
-// Tile i of a slot, `tile` of the leaf. x[f][e] are eight dimensions of one position.
+// Tile i of a slot, `tile` of the leaf.
 template <uint32_t C, int D, int NT, bool LOW>
-__device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t at, int i, int tile,
-                                           const weights<NT, LOW> &w, const int (&piece)[2])
+__device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t slot, int lane, int i,
+                                           int tile, const weights<NT, LOW> &w)
 {
     using S = shape<C, D>;
+    const uint32_t at =
+        slot + (lane & 7) * S::PIECE + (2 * i + (lane >> 4)) * S::ROW + (lane >> 3 & 1) * 16;
 #pragma unroll
-    for (int k = 0; k < S::OCTETS; k++) {
-        uint4 x[2][2];
-#pragma unroll
-        for (int f = 0; f < 2; f++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                x[f][e] = load16(at + piece[e] + (4 * i + 2 * f + e) * S::ROW + 128 * k);
+    for (int k = 0; k < S::OCTETS; k++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t pick = j & 1 ? 0x7632u : 0x5410u;
             uint32_t a[4];
-#pragma unroll
-            for (int f = 0; f < 2; f++) {
-                a[2 * f] = permute(word(x[f][0], j >> 1), word(x[f][1], j >> 1), pick);
-                a[2 * f + 1] =
-                    permute(word(x[f][0], 2 + (j >> 1)), word(x[f][1], 2 + (j >> 1)), pick);
-            }
+            load_matrices<true>(a, at + 32 * (4 * k + j));
             value_step<C, D, NT, LOW>(to, tile, k, j, a, w);
         }
-    }
 }
 
 // Eight dimensions of two positions as pairs: d[j] = (first, second) of dimension j.
@@ -709,7 +739,7 @@ __device__ __forceinline__ void values(sums<D, NT> &to, int half, uint32_t slot,
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
     const int piece[2] = {t * S::PIECE, (t ^ 2) * S::PIECE};
-    const uint32_t at = slot + g * (S::RAW || (C == INT8 && D > 64) ? 16 : S::ROW / 8);
+    const uint32_t at = slot + g * (C == INT8 && D > 64 ? 16 : S::ROW / 8);
     if (half == 0)
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -722,7 +752,7 @@ __device__ __forceinline__ void values(sums<D, NT> &to, int half, uint32_t slot,
 #pragma unroll
     for (int i = 0; i < S::TILES; i++) {
         if constexpr (S::RAW)
-            values_raw<C, D, NT, LOW>(to, at, i, half * S::TILES + i, w, piece);
+            values_raw<C, D, NT, LOW>(to, slot, lane, i, half * S::TILES + i, w);
         else
             values_quantized<C, D, NT, LOW>(to, at, i, w, piece);
     }
@@ -744,8 +774,8 @@ template <uint32_t C, int D>
 __device__ __forceinline__ void clean(int half, uint32_t slot, int lane, seen see)
 {
     using S = shape<C, D>;
-    for (int p = 0; p < 4 * S::ROWS; p++) {
-        const int position = 4 * S::ROWS * half + p;
+    for (int p = 0; p < S::PIECES * S::ROWS; p++) {
+        const int position = S::PIECES * S::ROWS * half + p;
         if (position >= see.lo && position < see.hi) continue;
         if constexpr (S::RAW) {
             for (int b = 4 * lane; b < S::ROW; b += 128)
