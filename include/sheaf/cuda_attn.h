@@ -60,9 +60,9 @@ typedef struct sheaf_cuda_attn_options {
 typedef struct sheaf_cuda_source {
     uint32_t struct_size;
     uint32_t dtype;      /* SHEAF_DTYPE_... */
-    uint32_t head_major; /* 0: token-major */
+    uint32_t head_major; /* 0: token-major, 1: head-major */
     uint32_t reserved;
-    const void *k;
+    const void *k; /* aligned to their type */
     const void *v; /* null where value_dim is 0 */
 } sheaf_cuda_source;
 #define SHEAF_CUDA_SOURCE_INIT SHEAF_STRUCT_INIT(sheaf_cuda_source)

@@ -305,6 +305,11 @@ static void a_plan_appends_and_gathers_what_its_batch_names(void **state)
         }
         assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_INVALID);
         from.dtype = SHEAF_DTYPE_BF16, from.k = r.k_there, from.v = r.v_there;
+        from.head_major = 2;
+        assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_INVALID);
+        from.head_major = 0, from.v = (const unsigned char *)r.v_there + 1;
+        assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_INVALID);
+        from.v = r.v_there;
         if (step == 0) /* nothing is planned */
             assert_int_equal(sheaf_cuda_append(plan, &views[0], &from, stream), SHEAF_E_PLAN);
         assert_int_equal(sheaf_cuda_plan_batch(plan, items, views, ITEMS, stream), SHEAF_OK);

@@ -192,9 +192,12 @@ sheaf_status sheaf_cuda_append(sheaf_cuda_plan *plan, const sheaf_kv_view *layer
                                const sheaf_cuda_source *source, void *stream)
 {
     if (plan == NULL || layer == NULL || source == NULL ||
-        source->struct_size < sizeof *source || source->k == NULL ||
-        (source->v == NULL && layer->value_dim != 0) || source->dtype > SHEAF_DTYPE_BF16)
+        source->struct_size != sizeof *source || source->k == NULL ||
+        (source->v == NULL && layer->value_dim != 0) || source->dtype > SHEAF_DTYPE_BF16 ||
+        source->head_major > 1)
         return SHEAF_E_INVALID;
+    const uintptr_t number = source->dtype == SHEAF_DTYPE_F32 ? 4 : 2;
+    if (((uintptr_t)source->k | (uintptr_t)source->v) % number != 0) return SHEAF_E_INVALID;
     sheaf__cuda_batch batch;
     SHEAF__TRY(sheaf__cuda_plan_tables(plan, layer, &batch));
     for (uint32_t i = 0; i < batch.n_items; i++)

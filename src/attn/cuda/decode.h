@@ -29,8 +29,9 @@ extern "C" {
 #define SHEAF__CUDA_SPAN_LEAVES  16
 #define SHEAF__CUDA_SPAN         1024
 
-#define SHEAF__CUDA_WARPS    4 /* of a team */
-#define SHEAF__CUDA_NO_MERGE UINT32_MAX
+#define SHEAF__CUDA_MAX_SHARED (227 * 1024) /* bytes of a block, of compute capability 9.0 */
+#define SHEAF__CUDA_WARPS      4            /* of a team */
+#define SHEAF__CUDA_NO_MERGE   UINT32_MAX
 
 /* When a kernel waits for the one before it. At the end: that one reads what this one reads, too, and
  * has itself waited for what wrote it. */

@@ -51,11 +51,12 @@ template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int 
 
 // --- numbers in and out ------------------------------------------------------------------------
 
+// Read past the first cache: the kernel may have begun before what writes queries ended.
 __device__ __forceinline__ float input(const void *q, uint32_t dtype, uint64_t at)
 {
-    if (dtype == F32) return static_cast<const float *>(q)[at];
-    if (dtype == F16) return __half2float(static_cast<const __half *>(q)[at]);
-    return __bfloat162float(static_cast<const __nv_bfloat16 *>(q)[at]);
+    if (dtype == F32) return __ldcg(static_cast<const float *>(q) + at);
+    const uint32_t x = __ldcg(static_cast<const unsigned short *>(q) + at);
+    return dtype == F16 ? unpack<true>(x).x : __uint_as_float(x << 16);
 }
 
 // E consecutive results.

@@ -132,11 +132,10 @@ template <typename K, typename... A>
 static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared,
                           cudaStream_t stream, bool early, A... args)
 {
-    if (shared > 48 * 1024) {
-        cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-        if (error != cudaSuccess) return error;
-    }
+    // the most there is, whatever this launch takes: graphs of other plans launch the kernel, too
+    cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHEAF__CUDA_MAX_SHARED);
+    if (error != cudaSuccess) return error;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
