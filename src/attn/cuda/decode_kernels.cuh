@@ -1,13 +1,13 @@
 // attn/cuda/decode_kernels.cuh - the kernel of decode, for one codec and dimension.
 //
-// Owns: who computes what, and the ring that brings K and V. A block of four warps (a team) computes
-// one unit for one KV head, a leaf or a chunk each warp. Each warp fills its own ring (K, V, K, V, ...)
-// by bulk copies and refills a slot as soon as it has read it. At the end each warp folds the four
-// sums of some query heads, in order; where an item has several units, whichever warp leaves the last
-// part of a head merges them.
+// Owns: who computes what, and the ring that brings K and V. A block of four warps (a team)
+// computes one unit for one KV head, a leaf or a chunk each warp. Each warp fills its own
+// ring (K, V, K, V, ...) by bulk copies and refills a slot as soon as it has read it. At the
+// end each warp folds the four sums of some query heads, in order; where an item has several
+// units, whichever warp leaves the last part of a head merges them.
 //
-// Shared memory of a block: scales of the columns (128 bytes), their queries ([8][D] floats) before
-// each warp packs them; then, a warp:
+// Shared memory of a block: scales of the columns (128 bytes), their queries ([8][D] floats)
+// before each warp packs them; then, a warp:
 //
 //     [0, 128)     barriers, one a slot
 //     [128, ...)   slots; once all is read, its sums: [8 columns][D + 4] floats, o, then m and l
@@ -49,7 +49,7 @@ template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int 
     return HEAD_BYTES + PREFIX_WARPS * (128 + sums_bytes<D, NT>()) + slots * shape<C, D>::SLOT;
 }
 
-// --- numbers in and out ------------------------------------------------------------------------
+// --- numbers in and out ----------------------------------------------------------------------
 
 // Read past the first cache: the kernel may have begun before what writes queries ended.
 __device__ __forceinline__ float input(const void *q, uint32_t dtype, uint64_t at)
@@ -88,7 +88,7 @@ __device__ __forceinline__ float finish_factor(const float *sinks, uint32_t head
     return __fdiv_rn(a, l);
 }
 
-// --- queries -------------------------------------------------------------------------------------
+// --- queries ---------------------------------------------------------------------------------
 
 // turbo4's signs, D / 32 consecutive elements a lane.
 template <int D>
@@ -102,7 +102,8 @@ __device__ __forceinline__ void change_signs(float (&x)[D / 32], const uint64_t 
     }
 }
 
-// Its transform, which undoes itself (codec/quantized.h): R x is that of x with its signs changed.
+// Its transform, which undoes itself (codec/quantized.h): R x is that of x with its signs
+// changed.
 template <int D> __device__ __forceinline__ void transform(float (&x)[D / 32], int lane)
 {
     constexpr int E = D / 32;
@@ -126,8 +127,8 @@ template <int D> __device__ __forceinline__ void transform(float (&x)[D / 32], i
     for (int i = 0; i < E; i++) x[i] *= norm;
 }
 
-// Prepares one column's query: row of q, or negative for none. to: [D] floats; scale: what its scores
-// are multiplied by. One warp.
+// Prepares one column's query: row of q, or negative for none. to: [D] floats; scale: what
+// its scores are multiplied by. One warp.
 template <uint32_t C, int D>
 __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, int64_t row, int lane,
                                             float *to, float *scale)
@@ -182,10 +183,10 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
     to.scale[n][1] = scales[2 * t + 1];
 }
 
-// --- the ring ------------------------------------------------------------------------------------
+// --- the ring --------------------------------------------------------------------------------
 
-// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first PIECES * HALVES knows where piece p
-// of a leaf lies; those of a half bring its pieces.
+// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first PIECES * HALVES
+// knows where piece p of a leaf lies; those of a half bring its pieces.
 template <uint32_t C, int D> struct ring {
     using S = shape<C, D>;
     const unsigned char *k, *v; // of the head in row 0
@@ -328,7 +329,7 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, ring<C, D> &r, int lane
     }
 }
 
-// --- what is left behind ----------------------------------------------------------------------
+// --- what is left behind ---------------------------------------------------------------------
 
 __device__ __forceinline__ float *part_at(const sheaf__cuda_decode &in, int dim, uint64_t part,
                                           uint32_t head)
@@ -492,7 +493,8 @@ struct share {
     }
 };
 
-// Leaves a part of one head. Whether it is the last of the item's: then all its parts can be read.
+// Leaves a part of one head. Whether it is the last of the item's: then all its parts can be
+// read.
 __device__ __forceinline__ bool arrive_last(const sheaf__cuda_decode &in,
                                             const sheaf__cuda_unit &unit, uint32_t n_units,
                                             uint32_t head, int lane)
@@ -508,8 +510,8 @@ __device__ __forceinline__ bool arrive_last(const sheaf__cuda_decode &in,
     return __shfl_sync(ALL, before, 0) == n_units - 1;
 }
 
-// What a unit ends with: a part, or results. sums: of warp 0, the next warp's `bytes` on; those of
-// warps [from, past) are there.
+// What a unit ends with: a part, or results. sums: of warp 0, the next warp's `bytes` on;
+// those of warps [from, past) are there.
 template <uint32_t C, int D>
 __device__ __forceinline__ void
 end_unit(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit,

@@ -1,7 +1,7 @@
 // attn/cuda/decode_prefix.cuh - shared prefixes, and the launches of decode.
 //
-// Owns: the kernel that reads a prefix once for the query rows of all items that share it. The warps
-// of a block share one ring and hold different query rows.
+// Owns: the kernel that reads a prefix once for the query rows of all items that share it.
+// The warps of a block share one ring and hold different query rows.
 #ifndef SHEAF_ATTN_CUDA_DECODE_PREFIX_CUH
 #define SHEAF_ATTN_CUDA_DECODE_PREFIX_CUH
 
@@ -10,10 +10,10 @@
 namespace sheaf_cuda
 {
 
-// --- shared prefixes ----------------------------------------------------------------------------
+// --- shared prefixes -------------------------------------------------------------------------
 
-// The slot that was read before the last one is filled again once all warps have read it: by then
-// they have, mostly. The warps take turns.
+// The slot that was read before the last one is filled again once all warps have read it: by
+// then they have, mostly. The warps take turns.
 template <uint32_t C, int D> struct refill {
     uint32_t empty; // barriers, one a slot
     uint32_t n_slots, at, phase;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     }
 }
 
-// --- launches ---------------------------------------------------------------------------------
+// --- launches --------------------------------------------------------------------------------
 
 template <typename K, typename... A>
 static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared,

@@ -21,7 +21,8 @@
 //                    long as Q follows it: a lane takes 16 consecutive bytes of a K row for several
 //                    steps (step_dim).
 //
-// m, l, o: running maximum (base 2), denominator and sums of a column; letters as in FlashAttention.
+// m, l, o: running maximum (base 2), denominator and sums of a column; letters as in
+// FlashAttention.
 #ifndef SHEAF_ATTN_CUDA_DECODE_TILE_CUH
 #define SHEAF_ATTN_CUDA_DECODE_TILE_CUH
 
@@ -50,12 +51,12 @@ template <uint32_t C, int D_> struct shape {
     static constexpr int SCALES = PIECES * PIECE;
     static constexpr int SLOT = SCALES + (RAW ? 0 : 256);
     static constexpr int STEPS = D / 16;
-    static constexpr int TEAMS =
-        RAW || D == 256 ? 2 : 3;          // of a multiprocessor, by their registers
+    // of a multiprocessor, by their registers
+    static constexpr int TEAMS = RAW || D == 256 ? 2 : 3;
     static constexpr int OCTETS = D / 64; // of consecutive dimensions that a lane's rows hold
 };
 
-// --- instructions --------------------------------------------------------------------------
+// --- instructions ----------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
@@ -218,7 +219,7 @@ __device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
     return pack<HALF>(__fsub_rn(x, h.x), __fsub_rn(y, h.y));
 }
 
-// --- codes to numbers ----------------------------------------------------------------------
+// --- codes to numbers ------------------------------------------------------------------------
 
 // Bytes 0, 1 and 2, 3 of biased levels (level + 128) as f16.
 __device__ __forceinline__ void widen(uint32_t u, uint32_t &lo, uint32_t &hi)
@@ -245,10 +246,10 @@ __device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &h
     hi = permute(permute(n0, n1, index >> 16), permute(p0, p1, index >> 16), sign >> 16);
 }
 
-// --- places --------------------------------------------------------------------------------
+// --- places ----------------------------------------------------------------------------------
 
-// The first of the four consecutive dimensions that lane t holds in step s of a dot product; of bf16
-// and f16, of its first two, and the others are 8 on.
+// The first of the four consecutive dimensions that lane t holds in step s of a dot product;
+// of bf16 and f16, of its first two, and the others are 8 on.
 template <uint32_t C, int D> __device__ __forceinline__ int step_dim(int s, int t)
 {
     if (shape<C, D>::RAW) return 16 * s + 2 * t;
@@ -481,7 +482,8 @@ __device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t 
         scores_quantized<C, D, NT, PRECISE>(s, slot, lane, q);
 }
 
-// A maximum or a sum over the eight lanes that hold the rows of a column, the same in all of them.
+// A maximum or a sum over the eight lanes that hold the rows of a column, the same in all of
+// them.
 __device__ __forceinline__ float column_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(ALL, x, 4));
@@ -504,7 +506,8 @@ struct seen {
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// c tanh(x / c), times LOG2E, of all; apart, so that its code does not lie among what always runs.
+// c tanh(x / c), times LOG2E, of all; apart, so that its code does not lie among what always
+// runs.
 template <int NT>
 __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
 {
@@ -585,7 +588,7 @@ __device__ __forceinline__ void exponentials(float (&s)[NT][4][4], sums<D, NT> &
         }
 }
 
-// --- values ------------------------------------------------------------------------------------
+// --- values ----------------------------------------------------------------------------------
 
 template <int NT, bool LOW> struct weights {
     uint32_t hi[NT][4][2];
@@ -593,7 +596,8 @@ template <int NT, bool LOW> struct weights {
     float unit; // that the sums are to be multiplied by
 };
 
-// Weights of quantized values are p * scale / unit, unit the power of two below the greatest scale.
+// Weights of quantized values are p * scale / unit, unit the power of two below the greatest
+// scale.
 template <uint32_t C, int D, int NT, bool LOW>
 __device__ __forceinline__ void weigh(weights<NT, LOW> &w, float (&p)[NT][4][4], uint32_t slot,
                                       int lane)
