@@ -6,9 +6,9 @@
  *   wire_in.c    frames in         wire_load.c   and back            wire_file.c  files
  *   wire_head.c  what is to come   wire_block.c  single blocks       wire_scan.c  without a pool
  *
- * Every byte passes once: hashed and handed on, or received and hashed, in pieces that stay in the
- * processor's cache meanwhile; large pieces go straight from and to the pool's memory, small ones
- * through a buffer. Must match docs/format.md.
+ * Every byte passes once, in pieces that stay in the processor's cache meanwhile: handed on straight
+ * from the pool's memory and hashed, or received into a buffer, hashed and copied past the cache to
+ * the pool's memory; small pieces are gathered. Must match docs/format.md.
  */
 #ifndef SHEAF_CACHE_WIRE_H
 #define SHEAF_CACHE_WIRE_H
@@ -39,9 +39,10 @@ enum { SHEAF__WIRE_SEQUENCES = 0, SHEAF__WIRE_BLOCK = 1 }; /* what a stream carr
 #define SHEAF__WIRE_BLOCK_HEAD 8  /* group and number before a block's tiles */
 #define SHEAF__WIRE_DONE_BYTES 24
 
-#define SHEAF__WIRE_BUFFER (64u << 10)  /* small pieces are gathered in */
-#define SHEAF__WIRE_DIRECT (16u << 10)  /* pieces from here on pass by the buffer */
-#define SHEAF__WIRE_PIECE  (128u << 10) /* is hashed and handed on while it is in cache */
+#define SHEAF__WIRE_BUFFER (64u << 10) /* small pieces are gathered in */
+#define SHEAF__WIRE_LARGE  (16u << 10) /* pieces from here on are not gathered */
+#define SHEAF__WIRE_OUT    (256u << 10) /* is handed on at once, and hashed while it is in cache */
+#define SHEAF__WIRE_IN     (128u << 10) /* is received at once; what reading a stream takes */
 
 extern const unsigned char sheaf__wire_magic[8];
 
@@ -146,7 +147,7 @@ struct sheaf__wire_in {
     sheaf__memory *memory;
     sheaf_error *err;
     sheaf__hash_state *hash;
-    unsigned char *buffer; /* [SHEAF__WIRE_BUFFER], of which [begin, end) is not consumed yet */
+    unsigned char *buffer; /* [SHEAF__WIRE_IN], of which [begin, end) is not consumed yet */
     uint32_t begin, end;
     uint64_t offset;  /* of the next byte in the stream */
     uint64_t certain; /* bytes that the stream has for certain: none beyond is asked for */

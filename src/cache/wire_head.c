@@ -98,7 +98,7 @@ sheaf_status sheaf__wire_head_get(sheaf__wire_head *head, sheaf__wire_in *in)
     for (uint32_t g = 0; g < head->n_groups; g++)
         largest = sheaf__max_u64(largest, head->groups[g].block_bytes);
     in->n_bytes = in->certain = head->n_bytes;
-    in->ahead = largest < SHEAF__WIRE_DIRECT ? SHEAF__WIRE_BUFFER : AHEAD_OF_LARGE;
+    in->ahead = largest < SHEAF__WIRE_LARGE ? SHEAF__WIRE_BUFFER : AHEAD_OF_LARGE;
     return SHEAF_OK;
 }
 

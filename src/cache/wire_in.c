@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/copy.h"
 #include "cache/wire.h"
 
 sheaf_status sheaf__wire_in_wrong(const sheaf__wire_in *in, const char *what)
@@ -58,34 +59,27 @@ static sheaf_status take(sheaf__wire_in *in, void *data, uint32_t size)
     return SHEAF_OK;
 }
 
-/* Consumes `size` bytes straight into `data`; the buffer is empty. */
-static sheaf_status take_direct(sheaf__wire_in *in, unsigned char *data, uint64_t size)
+/* Consumes what comes at once of `*size` bytes; the buffer is empty, and stays so. */
+static sheaf_status get_large(sheaf__wire_in *in, unsigned char *data, uint64_t *size)
 {
-    while (size != 0) {
-        uint64_t got = 0;
-        SHEAF__TRY(receive(in, data, size, &got));
-        data += got;
-        size -= got;
-        in->offset += got;
-    }
+    SHEAF__TRY(receive(in, in->buffer, sheaf__min_u64(*size, SHEAF__WIRE_IN), size));
+    sheaf__hash_add(in->hash, in->buffer, *size);
+    sheaf__copy_past(data, in->buffer, *size);
+    in->offset += *size;
     return SHEAF_OK;
 }
 
-/* One piece of a payload: what the buffer has, or straight to where it belongs, or by the buffer. */
+/* One piece of a payload: large and at once, or what the buffer has, or gathered there. */
 static sheaf_status get_piece(sheaf__wire_in *in, unsigned char *data, uint64_t *size)
 {
     uint64_t buffered = in->end - in->begin, n = *size;
-    if (data != NULL && buffered == 0 && n >= SHEAF__WIRE_DIRECT) {
-        n = sheaf__min_u64(n, SHEAF__WIRE_PIECE);
-        SHEAF__TRY(take_direct(in, data, n));
-        sheaf__hash_add(in->hash, data, n);
-    } else {
-        n = sheaf__min_u64(n, SHEAF__WIRE_BUFFER);
-        if (buffered != 0 && n >= SHEAF__WIRE_DIRECT) n = sheaf__min_u64(n, buffered);
-        SHEAF__TRY(fetch(in, (uint32_t)n));
-        sheaf__hash_add(in->hash, in->buffer + in->begin, n);
-        SHEAF__TRY(take(in, data, (uint32_t)n));
-    }
+    if (data != NULL && buffered == 0 && n >= SHEAF__WIRE_LARGE)
+        return get_large(in, data, size);
+    n = sheaf__min_u64(n, SHEAF__WIRE_BUFFER);
+    if (buffered != 0 && n >= SHEAF__WIRE_LARGE) n = sheaf__min_u64(n, buffered);
+    SHEAF__TRY(fetch(in, (uint32_t)n));
+    sheaf__hash_add(in->hash, in->buffer + in->begin, n);
+    SHEAF__TRY(take(in, data, (uint32_t)n));
     *size = n;
     return SHEAF_OK;
 }
@@ -97,7 +91,7 @@ sheaf_status sheaf__wire_in_begin(sheaf__wire_in *in, const sheaf_source *source
 {
     *in = (sheaf__wire_in){.source = source, .memory = memory, .err = err};
     in->certain = SHEAF__WIRE_PROLOGUE;
-    in->buffer = sheaf__memory_alloc_aligned(memory, SHEAF__WIRE_BUFFER, 1, 64);
+    in->buffer = sheaf__memory_alloc_aligned(memory, SHEAF__WIRE_IN, 1, 64);
     in->hash = sheaf__hash_create();
     if (in->buffer == NULL || in->hash == NULL)
         return sheaf__error_set(err, SHEAF_E_NO_MEMORY, "no host memory to read a stream");
@@ -117,7 +111,7 @@ sheaf_status sheaf__wire_in_begin(sheaf__wire_in *in, const sheaf_source *source
 
 void sheaf__wire_in_end(sheaf__wire_in *in)
 {
-    sheaf__memory_free_aligned(in->memory, in->buffer, SHEAF__WIRE_BUFFER, 1, 64);
+    sheaf__memory_free_aligned(in->memory, in->buffer, SHEAF__WIRE_IN, 1, 64);
     sheaf__hash_destroy(in->hash);
     in->buffer = NULL;
     in->hash = NULL;

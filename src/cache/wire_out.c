@@ -28,9 +28,9 @@ static void flush_buffer(sheaf__wire_out *out)
 static void emit(sheaf__wire_out *out, const void *data, uint64_t size)
 {
     out->n_bytes += size;
-    if (size > SHEAF__WIRE_BUFFER - out->n_buffered || size >= SHEAF__WIRE_DIRECT)
+    if (size > SHEAF__WIRE_BUFFER - out->n_buffered || size >= SHEAF__WIRE_LARGE)
         flush_buffer(out);
-    if (size >= SHEAF__WIRE_DIRECT) {
+    if (size >= SHEAF__WIRE_LARGE) {
         hand_over(out, data, size);
         return;
     }
@@ -42,9 +42,9 @@ void sheaf__wire_out_put(sheaf__wire_out *out, const void *data, uint64_t size)
 {
     const unsigned char *from = data;
     while (size != 0 && out->status == SHEAF_OK) {
-        uint64_t piece = sheaf__min_u64(size, SHEAF__WIRE_PIECE);
-        sheaf__hash_add(out->hash, from, piece);
+        uint64_t piece = sheaf__min_u64(size, SHEAF__WIRE_OUT);
         emit(out, from, piece);
+        sheaf__hash_add(out->hash, from, piece);
         from += piece;
         size -= piece;
     }
