@@ -95,7 +95,7 @@ static void windows_that_have_slid_come_back(void **state)
     }
 }
 
-/* Large enough for pieces that pass by the buffers, and for lists in several pieces. */
+/* Large enough for pieces that are not gathered, and for lists in several pieces. */
 static void large_blocks_come_back_byte_for_byte(void **state)
 {
     (void)state;
@@ -544,11 +544,12 @@ static void over(int ends[2], fixture *f, sheaf_parked *parked)
     close(ends[0]);
 }
 
-/* More than a pipe or a socket takes at once, by descriptors that do not block. */
+/* More than a pipe or a socket takes at once, by descriptors that do not block; a block is more than is
+ * handed on or received at once. */
 static void pipes_and_sockets_carry_it_interrupted_and_short(void **state)
 {
     (void)state;
-    sheaf_layer layers[] = {{2, 1000, 30, 0, SHEAF_CODEC_F32, SHEAF_CODEC_F32}};
+    sheaf_layer layers[] = {{9, 1000, 30, 0, SHEAF_CODEC_F32, SHEAF_CODEC_F32}};
     fixture f;
     fixture_open(&f, layers, 1, 8, 256);
     sheaf_sequence *seq = NULL;
