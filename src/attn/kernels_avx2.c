@@ -16,6 +16,9 @@
 
 #    include "attn/vector_avx2.h"
 
+/* Widened at a time: whole tiles of 4 and of 6 keys, beside the queries in L1. */
+#    define MANY_KEYS 24
+
 /* --- many rows ---------------------------------------------------------------------------- */
 
 static void widen_row(uint32_t codec, const unsigned char *src, uint32_t n, float *dst)
@@ -81,7 +84,7 @@ INLINE void many_scores_tile(const int keys, const int vecs, const float *q, uin
 {
     /* The lanes in the order in which a tree walked depth first meets its leaves. */
     static const uint8_t order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-    __m256 wait[4][4][3], sum[4][3];
+    __m256 wait[4][6][3], sum[6][3];
     for (uint32_t i = 0; i < 16; i++) {
         for (int x = 0; x < keys; x++)
             for (int j = 0; j < vecs; j++) sum[x][j] = _mm256_setzero_ps();
@@ -110,11 +113,15 @@ INLINE void many_scores_tile(const int keys, const int vecs, const float *q, uin
                             _mm256_mul_ps(sum[x][j], _mm256_set1_ps(scale)));
 }
 
-INLINE void many_scores_rows(const int vecs, const float *q, uint32_t stride, const float *k,
-                             uint32_t padded, uint32_t n, float scale, float *s)
+/* The same of n positions, `keys` at a time. */
+INLINE void many_scores_rows(const int keys, const int vecs, const float *q, uint32_t stride,
+                             const float *k, uint32_t padded, uint32_t n, float scale, float *s)
 {
     uint32_t x = 0;
-    for (; x + 4 <= n; x += 4)
+    for (; x + (uint32_t)keys <= n; x += (uint32_t)keys)
+        many_scores_tile(keys, vecs, q, stride, k + (size_t)x * padded, padded, scale,
+                         s + (size_t)x * stride);
+    for (; keys > 4 && x + 4 <= n; x += 4)
         many_scores_tile(4, vecs, q, stride, k + (size_t)x * padded, padded, scale,
                          s + (size_t)x * stride);
     for (; x < n; x++)
@@ -122,20 +129,19 @@ INLINE void many_scores_rows(const int vecs, const float *q, uint32_t stride, co
                          s + (size_t)x * stride);
 }
 
-/* s: [SPLIT, stride], positions [first, end). */
+/* s: [SPLIT, stride], positions [first, end). Rows go by three vectors and the last four as two and
+ * two, since one alone has too few sums to keep the multipliers busy. */
 static void many_scores(const sheaf__attn_split *in, const float *q, float *k, float *s)
 {
     const uint32_t stride = many_stride(in->n_rows), padded = sheaf__attn_padded(in->key_dim);
-    for (uint32_t a = in->first; a < in->end; a += SHEAF__ATTN_KEYS) {
-        uint32_t n = least(SHEAF__ATTN_KEYS, in->end - a), row = 0;
+    for (uint32_t a = in->first; a < in->end; a += MANY_KEYS) {
+        uint32_t n = least(MANY_KEYS, in->end - a), row = 0;
         float *to = s + (size_t)a * stride;
         widen_rows(in->codec_k, in->k + a, in->key_dim, n, k);
-        for (; row + 3 * W <= stride; row += 3 * W)
-            many_scores_rows(3, q + row, stride, k, padded, n, in->scale, to + row);
-        if (stride - row == 2 * W)
-            many_scores_rows(2, q + row, stride, k, padded, n, in->scale, to + row);
-        if (stride - row == W)
-            many_scores_rows(1, q + row, stride, k, padded, n, in->scale, to + row);
+        for (; stride - row == 3 * W || stride - row > 4 * W; row += 3 * W)
+            many_scores_rows(4, 3, q + row, stride, k, padded, n, in->scale, to + row);
+        for (; row < stride; row += 2 * W)
+            many_scores_rows(6, 2, q + row, stride, k, padded, n, in->scale, to + row);
     }
 }
 
