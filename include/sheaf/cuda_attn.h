@@ -115,7 +115,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
  *   out: [sum of n_queries, n_q_heads, value_dim] of io_dtype, every element written; not over q
  * report: may be null. SHEAF_E_PLAN: nothing is planned, or the view is not of the planned
  * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID: q or out
- * not aligned. SHEAF_E_DEVICE. */
+ * not aligned. SHEAF_E_DEVICE. Its kernels let the next one on the stream start early: one that is
+ * launched with programmatic serialization after them must wait (griddepcontrol.wait) for them. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan,
                                                  const sheaf_kv_view *layer, const void *q,
                                                  void *out, void *stream,

@@ -30,7 +30,9 @@ static void *huge_alloc(uint64_t size)
     uint64_t head = (uint64_t) - (uintptr_t)start & (SHEAF__HUGE_PAGE - 1);
     if (head != 0) munmap(start, head);
     munmap(start + head + size, SHEAF__HUGE_PAGE - head);
+#ifdef MADV_HUGEPAGE
     madvise(start + head, size, MADV_HUGEPAGE); /* advice: may be refused */
+#endif
     return start + head;
 }
 

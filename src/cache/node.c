@@ -3,8 +3,9 @@
  * Nodes lie in chunks, which are allocated when all are full and freed when they are empty. Making and
  * freeing a node then touches what is in use anyway, where freeing would have an allocator look at the
  * neighbours of each: an eviction of many waits for memory above all. Each new chunk has place for as
- * many as all before it, up to a huge page: what is used at random then takes few entries of the page
- * tables, and at most half of it lies idle when nothing has left.
+ * many as all before it, and is a huge page from half of one on: what is used at random then takes few
+ * entries of the page tables, and at most two thirds of it lie idle when nothing has left. A chunk goes
+ * when all of it has left, so that few that stay may hold many.
  *
  * One piece of memory is behind a node's keys, places and tokens, so that it grows as a whole or not at
  * all. For one block, and of a moderate size, it is in the chunk, right behind the node; otherwise an
@@ -26,10 +27,8 @@
 #if SHEAF_CHECK >= 2
 #    define FIRST_NODES                                                                        \
         1 /* and each alone: so that whoever uses a node after its end is found out */
-#    define HUGE_NODES UINT64_MAX
 #else
 #    define FIRST_NODES 32
-#    define HUGE_NODES  1024 /* from here on chunks are a huge page */
 #endif
 
 struct sheaf__chunk {
@@ -41,6 +40,7 @@ struct sheaf__chunk {
     uint64_t bytes;
     char rest[LINE - 3 * sizeof(void *) - 6 * sizeof(uint32_t)];
 };
+_Static_assert(sizeof(struct sheaf__chunk) == LINE, "nodes lie on lines of their own");
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
@@ -99,20 +99,27 @@ static uint64_t bytes_of_slot(const sheaf_prefix *cache)
     return sheaf__ceil_div_u64(bytes, LINE) * LINE;
 }
 
-/* As many nodes as there are now, in bytes: a whole huge page where it nears one. */
+static uint64_t bytes_of_chunk(const sheaf_prefix *cache, uint64_t n)
+{
+    return sizeof(struct sheaf__chunk) + n * bytes_of_slot(cache);
+}
+
+/* Of a chunk for as many nodes as there are now; a huge page if it is half of one or more. */
 static uint64_t bytes_of_next(const sheaf_prefix *cache)
 {
     uint64_t n = cache->n_slots;
-    if (n >= HUGE_NODES) return SHEAF__HUGE_PAGE;
     if (n < FIRST_NODES || FIRST_NODES == 1) n = FIRST_NODES;
-    return sizeof(struct sheaf__chunk) + n * bytes_of_slot(cache);
+    uint64_t bytes = bytes_of_chunk(cache, n);
+    return bytes < SHEAF__HUGE_PAGE / 2 ? bytes : SHEAF__HUGE_PAGE;
 }
 
 static struct sheaf__chunk *chunk_create(sheaf_prefix *cache)
 {
     sheaf__memory *memory = sheaf__pool_memory(cache->pool);
-    uint64_t bytes = bytes_of_next(cache);
+    uint64_t bytes = bytes_of_next(cache), least = bytes_of_chunk(cache, FIRST_NODES);
     struct sheaf__chunk *chunk = sheaf__memory_alloc_aligned(memory, bytes, 1, LINE);
+    if (chunk == NULL && bytes > least) /* a small one will do */
+        chunk = sheaf__memory_alloc_aligned(memory, bytes = least, 1, LINE);
     if (chunk == NULL) return NULL;
     *chunk = (struct sheaf__chunk){.bytes = bytes};
     chunk->n = (uint32_t)((bytes - sizeof *chunk) / bytes_of_slot(cache));

@@ -43,8 +43,10 @@ static int system_commit(void *ctx, void *addr, uint64_t bytes)
 {
     (void)ctx;
     if (mprotect(addr, bytes, PROT_READ | PROT_WRITE) != 0) return -1;
+#ifdef MADV_HUGEPAGE
     if (bytes >= SHEAF__HUGE_PAGE)
         madvise(addr, bytes, MADV_HUGEPAGE); /* advice: may be refused */
+#endif
     return 0;
 }
 

@@ -140,11 +140,13 @@ static void cutting_a_step_otherwise_changes_no_bit(void **state)
         {.slots = 5}, {.overlap = 2}};
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t dim = 64; dim <= (short_run() ? 128 : 256); dim *= 2) {
-            world *w = world_make(codecs[c], dim, 8, 2, 32, 256, seed + 3 * c + dim);
+            world *w = world_make(codecs[c], dim, 8, 2, 32, 512, seed + 3 * c + dim);
+            if (!short_run() || c == 1) world_add(w, 4000, 0, 0);
             add_ragged(w);
             uint32_t dtype = (c + dim / 64) % 3;
             uint64_t bytes = 8ull * dim * dtype_bytes(dtype);
             sheaf_attn_options o = world_options(w);
+            if (c & 1) o.window = 3000; /* begins inside a span */
             asked all = {.dtype = dtype, .n = w->n_items};
             unsigned char *whole = world_run(w, o, &all);
             for (uint32_t t = 0; t < sizeof cuts / sizeof *cuts; t++) {
@@ -168,25 +170,34 @@ static void sharing_a_prefix_changes_no_bit(void **state)
 {
     (void)state;
     need_gpu();
+    static const float sinks[24] = {0.5f, -3.0f, 2.0f, 9.0f, 0.0f, 1.0f, -20.0f, 4.0f, 1.5f};
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t dim = 64; dim <= (short_run() ? 128 : 256); dim *= 2) {
             uint32_t n = short_run() ? 3 : 11 + 13 * c,
                      dtype = c == 1 ? SHEAF_DTYPE_F32 : SHEAF_DTYPE_BF16;
-            world *w = world_make(codecs[c], dim, 8, 2, 32, 2048, seed + 5 * c + dim);
-            for (uint32_t i = 0; i < n; i++) world_add(w, 2048 + (i * 97) % 700 + 1, 2048, 0);
+            uint32_t heads = c == 3 ? 24 : 8; /* of 2 KV heads */
+            world *w = world_make(codecs[c], dim, heads, 2, 32, 2048, seed + 5 * c + dim);
+            for (uint32_t i = 0; i < n; i++) /* one has nothing of its own */
+                world_add(w, i == 1 ? 2048 : 2048 + (i * 97) % 700 + 1, 2048, 0);
             world_add(w, 1500, 0, 0);
             world_upload(w);
             sheaf_attn_options o = world_options(w);
+            if (c & 1) o.softcap = 5.0f;
+            if (c >= 2) o.sinks = sinks;
             asked shared = {.dtype = dtype, .n = n + 1, .prefix_min = 1024};
             asked apart = {.dtype = dtype, .n = n + 1, .prefix_min = 1u << 30};
+            asked replayed = {.dtype = dtype, .n = n + 1, .prefix_min = 1024, .graph = 1};
             unsigned char *a = world_run(w, o, &shared), *b = world_run(w, o, &apart);
+            unsigned char *again = world_run(w, o, &replayed);
             assert_int_equal(shared.report.path, SHEAF_CUDA_PREFIX);
             assert_int_equal(shared.report.n_prefixes, 1);
             assert_int_equal(shared.report.prefix_tokens, 2048 * (n - 1));
             assert_int_equal(apart.report.path, SHEAF_CUDA_DECODE);
-            assert_memory_equal(a, b, (n + 1) * 8ull * dim * dtype_bytes(dtype));
+            assert_memory_equal(a, b, (n + 1) * (uint64_t)heads * dim * dtype_bytes(dtype));
+            assert_memory_equal(a, again, (n + 1) * (uint64_t)heads * dim * dtype_bytes(dtype));
             free(a);
             free(b);
+            free(again);
             world_free(w);
         }
 }

@@ -51,12 +51,24 @@ template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int 
 
 // --- numbers in and out ----------------------------------------------------------------------
 
-// Read past the first cache: the kernel may have begun before what writes queries ended.
-__device__ __forceinline__ float input(const void *q, uint32_t dtype, uint64_t at)
+// E consecutive numbers of q, read past the first cache: the kernel may have begun before what
+// writes them ended.
+template <int E>
+__device__ __forceinline__ void input(const void *q, uint32_t dtype, uint64_t at, float (&x)[E])
 {
-    if (dtype == F32) return __ldcg(static_cast<const float *>(q) + at);
-    const uint32_t x = __ldcg(static_cast<const unsigned short *>(q) + at);
-    return dtype == F16 ? unpack<true>(x).x : __uint_as_float(x << 16);
+#pragma unroll
+    for (int i = 0; i < E; i += 2) {
+        float2 y;
+        if (dtype == F32) {
+            y = __ldcg(
+                reinterpret_cast<const float2 *>(static_cast<const float *>(q) + at + i));
+        } else {
+            const uint32_t z = __ldcg(
+                reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(q) + at + i));
+            y = dtype == F16 ? unpack<true>(z) : unpack<false>(z);
+        }
+        x[i] = y.x, x[i + 1] = y.y;
+    }
 }
 
 // E consecutive results.
@@ -127,17 +139,25 @@ template <int D> __device__ __forceinline__ void transform(float (&x)[D / 32], i
     for (int i = 0; i < E; i++) x[i] *= norm;
 }
 
-// Prepares one column's query: row of q, or negative for none. to: [D] floats; scale: what
-// its scores are multiplied by. One warp.
+// One column's query, D / 32 consecutive numbers a lane. row: of q, or negative for none.
+template <int D>
+__device__ __forceinline__ void load_query(const sheaf__cuda_decode &in, int64_t row, int lane,
+                                           float (&x)[D / 32])
+{
+    if (row >= 0) {
+        input<D / 32>(in.q, in.io_dtype, (uint64_t)row * D + lane * (D / 32), x);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) x[i] = 0.0f;
+}
+
+// Prepares it. to: [D] floats; scale: what its scores are multiplied by. One warp.
 template <uint32_t C, int D>
-__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, int64_t row, int lane,
-                                            float *to, float *scale)
+__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
+                                            int lane, float *to, float *scale)
 {
     constexpr int E = D / 32;
-    float x[E];
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        x[i] = row < 0 ? 0.0f : input(in.q, in.io_dtype, (uint64_t)row * D + lane * E + i);
     if constexpr (C == TURBO4) {
         change_signs<D>(x, in.signs, lane);
         transform<D>(x, lane);
@@ -384,6 +404,18 @@ template <int D> struct row_sums {
         if (lane == 0) *reinterpret_cast<float2 *>(to + D) = make_float2(m, l);
     }
 
+    // A part, past the first cache: others have written it, and the same place a layer before.
+    __device__ __forceinline__ void load_part(const float *from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < E; i += 2) {
+            const float2 x = __ldcg(reinterpret_cast<const float2 *>(from + lane * E + i));
+            o[i] = x.x, o[i + 1] = x.y;
+        }
+        const float2 ml = __ldcg(reinterpret_cast<const float2 *>(from + D));
+        m = ml.x, l = ml.y;
+    }
+
     // These, then b; `any`: these are something already.
     __device__ __forceinline__ void fold(bool any, const row_sums &b)
     {
@@ -433,7 +465,7 @@ merge_parts(const sheaf__cuda_decode &in, const sheaf__cuda_merge &job, uint32_t
             const uint64_t at = p < job.prefix_spans
                                     ? job.prefix_part + (uint64_t)p * job.prefix_stride
                                     : (uint64_t)job.part + (p - job.prefix_spans);
-            part[i].load(part_at(in, D, at, head), lane);
+            part[i].load_part(part_at(in, D, at, head), lane);
         }
 #pragma unroll
         for (int i = 0; i < MERGE_AT_ONCE; i++) {
@@ -469,7 +501,7 @@ __device__ __forceinline__ void wait_for_previous()
 
 // --- the kernel ------------------------------------------------------------------------------
 
-// Which unit, and for which heads, a block does next. Heads first.
+// Which unit a block does, and for which heads. Heads first.
 struct task {
     uint32_t kv_head, tile, unit;
 
@@ -507,6 +539,7 @@ __device__ __forceinline__ bool arrive_last(const sheaf__cuda_decode &in,
             atomicInc(in.arrived + (uint64_t)unit.merge * in.n_q_heads + head, n_units - 1);
         __threadfence();
     }
+    __syncwarp();
     return __shfl_sync(ALL, before, 0) == n_units - 1;
 }
 
@@ -562,11 +595,17 @@ __global__ void __launch_bounds__(32 * WARPS, shape<C, D>::TEAMS)
     if (in.waits == SHEAF__CUDA_WAITS_FIRST)
         wait_for_previous(); // only tables were read so far
     for (uint32_t n = 0; n < in.slots; n++) r.bring(lane);
-    for (uint32_t column = warp; column < 8; column += WARPS) {
-        const uint32_t j = 8 * t.tile + column;
+    float x[8 / WARPS][D / 32]; // loaded before any of it is waited for
+#pragma unroll
+    for (int i = 0; i < 8 / WARPS; i++) {
+        const uint32_t j = 8 * t.tile + warp + WARPS * i;
         const uint64_t row = (uint64_t)unit.query * in.n_q_heads + t.kv_head * in.group + j;
-        stage_query<C, D>(in, j < in.group ? (int64_t)row : -1, lane, stage + column * D,
-                          scales + column);
+        load_query<D>(in, j < in.group ? (int64_t)row : -1, lane, x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8 / WARPS; i++) {
+        const uint32_t column = warp + WARPS * i;
+        stage_query<C, D>(in, x[i], lane, stage + column * D, scales + column);
     }
     __syncthreads();
     if (mine.first < mine.end) {

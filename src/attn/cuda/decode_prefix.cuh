@@ -72,19 +72,27 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     const uint32_t n_rows = unit.n_members * in.group;
     const uint32_t first_row = unit.first_row + warp * NT * 8;
     queries<C, D, NT, PRECISE> q;
-    auto row_of = [&](int column) -> int64_t {
-        const uint32_t row = first_row + (uint32_t)column;
-        if (row >= n_rows) return -1;
-        const uint32_t query = in.members[unit.members_at + row / in.group];
-        return (int64_t)((uint64_t)query * in.n_q_heads + kv_head * in.group + row % in.group);
-    };
+    uint32_t query = 0; // of column `lane`
+    const uint32_t row = first_row + lane;
+    if (lane < 8 * NT && row < n_rows)
+        query = __ldg(in.members + unit.members_at + row / in.group);
     float *scales = reinterpret_cast<float *>(own);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
+        float x[8][D / 32]; // loaded before any of it is waited for
+#pragma unroll
+        for (int column = 0; column < 8; column++) {
+            const uint32_t at = first_row + 8 * n + column;
+            const uint64_t first =
+                (uint64_t)__shfl_sync(ALL, query, 8 * n + column) * in.n_q_heads;
+            load_query<D>(
+                in, at < n_rows ? (int64_t)(first + kv_head * in.group + at % in.group) : -1,
+                lane, x[column]);
+        }
         __syncwarp();
+#pragma unroll
         for (int column = 0; column < 8; column++)
-            stage_query<C, D>(in, row_of(8 * n + column), lane, span + column * D,
-                              scales + column);
+            stage_query<C, D>(in, x[column], lane, span + column * D, scales + column);
         __syncwarp();
         take_queries<C, D, NT, PRECISE>(q, n, lane, span, scales);
     }

@@ -97,6 +97,28 @@ static void join(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
     l->cuts[i].set = l->table[at];
 }
 
+/* Blocks of the query rows of a set, a multiprocessor each at once. */
+static uint64_t row_tiles(const sheaf__cuda_shape *shape, const set *s)
+{
+    uint64_t rows = (uint64_t)s->n_members * (shape->n_q_heads / shape->n_kv_heads);
+    return sheaf__ceil_div_u64(rows, sheaf__cuda_prefix_rows(shape->dim));
+}
+
+/* Cuts the sets' spans so that one round of blocks does them all: what a block begins with, loading
+ * queries, then comes once. units: were it a unit a span */
+static void cut_prefixes(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape, uint64_t units)
+{
+    l->unit_spans =
+        (uint32_t)sheaf__ceil_div_u64(units * shape->n_kv_heads, shape->n_processors);
+    l->n_prefix_units = 0;
+    for (uint32_t n = 0; n < l->n_found; n++) {
+        const set *s = &l->sets[n];
+        if (s->spans != 0)
+            l->n_prefix_units +=
+                (uint32_t)row_tiles(shape, s) * ceil_div(s->spans, l->unit_spans);
+    }
+}
+
 /* Of the sets those of enough members keep their spans; each gets places for parts and members. */
 static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                                uint32_t members)
@@ -112,7 +134,7 @@ static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *s
             continue;
         }
         uint64_t rows = (uint64_t)s->n_members * group;
-        units += s->spans * sheaf__ceil_div_u64(rows, sheaf__cuda_prefix_rows(shape->dim));
+        units += s->spans * row_tiles(shape, s);
         s->part = (uint32_t)l->n_parts;
         l->n_parts += (uint64_t)s->spans * s->n_members;
         if (units > INT32_MAX || l->n_parts > INT32_MAX || rows > UINT32_MAX)
@@ -122,7 +144,7 @@ static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *s
         l->prefix_tokens += (uint64_t)(s->n_members - 1) * s->spans * SHEAF__CUDA_SPAN;
         l->n_sets++;
     }
-    l->n_prefix_units = (uint32_t)units;
+    if (units != 0) cut_prefixes(l, shape, units);
     return SHEAF_OK;
 }
 
@@ -161,18 +183,18 @@ static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
 /* --- items -------------------------------------------------------------------------------- */
 
 /* Slots of a ring: as many, up to MAX_SLOTS, as let all teams that the registers hold into a
- * multiprocessor. */
+ * multiprocessor, or else one team fewer. */
 static uint32_t slots_of(const sheaf__cuda_shape *shape)
 {
     uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
-    uint32_t slots = shape->tuning.slots != 0 ? shape->tuning.slots : MAX_SLOTS;
+    uint32_t wish = shape->tuning.slots != 0 ? shape->tuning.slots : MAX_SLOTS, slots = wish;
     for (;;) {
         uint32_t bytes = sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) + OWN_SHARED;
         if (teams * bytes <= ALL_SHARED || (slots == 2 && teams == 1)) return slots;
         if (slots > 2)
             slots--;
         else
-            teams--;
+            teams--, slots = wish;
     }
 }
 
@@ -301,11 +323,11 @@ static void write_sets(const sheaf__cuda_layout *l, const sheaf__cuda_shape *sha
         s->taken = 0;
         if (s->spans == 0) continue;
         for (uint32_t first = 0; first < s->n_members * group; first += each)
-            for (uint32_t span = 0; span < s->spans; span++)
+            for (uint32_t span = 0; span < s->spans; span += l->unit_spans)
                 *unit++ = (sheaf__cuda_prefix_unit){
                     .rows_at = items[s->leader].rows_at,
                     .first_span = span,
-                    .end_span = span + 1,
+                    .end_span = (uint32_t)sheaf__min_u64(span + l->unit_spans, s->spans),
                     .members_at = s->members_at,
                     .n_members = s->n_members,
                     .first_row = first,

@@ -44,6 +44,7 @@ typedef struct sheaf__cuda_layout {
     uint32_t n_sets;  /* that are read once for all their members, */
     uint32_t n_found; /* of those that were looked at */
     uint32_t table_bits, least_spans;
+    uint32_t unit_spans; /* of a prefix unit */
     uint32_t slots, overlap;
     uint64_t n_parts;
     uint64_t prefix_tokens; /* that were not read again */
