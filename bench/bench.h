@@ -130,4 +130,7 @@ void bench_compare(bench *b, double work, void (*fn)(void *arg), void *arg,
 void *bench_map(uint64_t bytes);
 void bench_unmap(void *memory, uint64_t bytes);
 
+/* 0 to n - 1 in an order that is random and always the same. */
+void bench_shuffled(uint32_t *rows, uint32_t n);
+
 #endif

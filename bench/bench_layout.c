@@ -114,13 +114,7 @@ static bool rig_open(rig *r, bench *b, uint32_t n_rows, uint64_t tile_bytes)
     r->out = bench_map(sheaf_threads_count(b->threads) * block_bytes);
     r->rows = malloc(n_rows * sizeof *r->rows);
     if (r->memory == NULL || r->out == NULL || r->rows == NULL) return false;
-    uint64_t random = 1;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        uint32_t j = (uint32_t)((random >> 33) % (i + 1));
-        r->rows[i] = r->rows[j];
-        r->rows[j] = i;
-    }
+    bench_shuffled(r->rows, n_rows);
     return true;
 }
 

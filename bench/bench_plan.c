@@ -66,13 +66,7 @@ static void copy_rows(void *arg)
 static void fill_rows(rig *r, uint32_t n_common)
 {
     uint32_t n = r->n_items * r->n_blocks;
-    uint64_t random = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        uint32_t j = (uint32_t)((random >> 33) % (i + 1));
-        r->rows[i] = r->rows[j];
-        r->rows[j] = i;
-    }
+    bench_shuffled(r->rows, n);
     for (uint32_t i = 1; i < r->n_items; i++)
         memcpy(r->rows + (size_t)i * r->n_blocks, r->rows, n_common * sizeof *r->rows);
 }

@@ -32,6 +32,17 @@ double bench_seconds(void)
     return (double)sheaf__clock_ns() * 1e-9;
 }
 
+void bench_shuffled(uint32_t *rows, uint32_t n)
+{
+    uint64_t random = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint32_t j = (uint32_t)((random >> 33) % (i + 1));
+        rows[i] = rows[j];
+        rows[j] = i;
+    }
+}
+
 void *bench_map(uint64_t bytes)
 {
     void *memory =
