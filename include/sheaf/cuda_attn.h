@@ -103,7 +103,8 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
  * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
  * of the item alone. A second call with the same or smaller sizes
  * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, lack what a
- * query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries; SHEAF_E_NO_MEMORY;
+ * query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
+ * rows of blocks, 2^29 items, or more units than a launch has blocks; SHEAF_E_NO_MEMORY;
  * SHEAF_E_DEVICE: nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,

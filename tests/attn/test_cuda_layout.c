@@ -42,6 +42,7 @@ static void random_step(uint64_t *random, step *s)
                             .prefix_min = below(random, 2) * 1024};
     s->shape.n_q_heads = s->shape.n_kv_heads * (1 + below(random, 16));
     s->shape.tuning.each = each[below(random, 4)];
+    s->shape.tuning.spans = below(random, 4);
     uint32_t most = BLOCKS * s->shape.block_tokens, shared = below(random, BLOCKS + 1);
     uint32_t query = 0, at = 0;
     for (uint32_t i = 0; i < s->n; i++) {

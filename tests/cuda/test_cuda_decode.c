@@ -186,7 +186,11 @@ static void sharing_a_prefix_changes_no_bit(void **state)
             if (c >= 2) o.sinks = sinks;
             asked shared = {.dtype = dtype, .n = n + 1, .prefix_min = 1024};
             asked apart = {.dtype = dtype, .n = n + 1, .prefix_min = 1u << 30};
-            asked replayed = {.dtype = dtype, .n = n + 1, .prefix_min = 1024, .graph = 1};
+            asked replayed = {.dtype = dtype,
+                              .n = n + 1,
+                              .prefix_min = 1024,
+                              .graph = 1,
+                              .tuning = {.spans = 2}};
             unsigned char *a = world_run(w, o, &shared), *b = world_run(w, o, &apart);
             unsigned char *again = world_run(w, o, &replayed);
             assert_int_equal(shared.report.path, SHEAF_CUDA_PREFIX);

@@ -110,6 +110,7 @@ static void cut_prefixes(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape, 
 {
     l->unit_spans =
         (uint32_t)sheaf__ceil_div_u64(units * shape->n_kv_heads, shape->n_processors);
+    if (shape->tuning.spans != 0) l->unit_spans = shape->tuning.spans;
     l->n_prefix_units = 0;
     for (uint32_t n = 0; n < l->n_found; n++) {
         const set *s = &l->sets[n];
@@ -123,7 +124,7 @@ static void cut_prefixes(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape, 
 static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                                uint32_t members)
 {
-    uint32_t group = shape->n_q_heads / shape->n_kv_heads;
+    const uint64_t group = shape->n_q_heads / shape->n_kv_heads;
     uint64_t units = 0;
     l->n_found = l->n_sets;
     l->n_sets = 0;
@@ -133,11 +134,10 @@ static sheaf_status place_sets(sheaf__cuda_layout *l, const sheaf__cuda_shape *s
             s->spans = 0;
             continue;
         }
-        uint64_t rows = (uint64_t)s->n_members * group;
         units += s->spans * row_tiles(shape, s);
         s->part = (uint32_t)l->n_parts;
         l->n_parts += (uint64_t)s->spans * s->n_members;
-        if (units > INT32_MAX || l->n_parts > INT32_MAX || rows > UINT32_MAX)
+        if (units > INT32_MAX || l->n_parts > INT32_MAX || s->n_members * group > UINT32_MAX)
             return SHEAF_E_OVERFLOW;
         s->members_at = l->n_members;
         l->n_members += s->n_members;

@@ -18,6 +18,7 @@ typedef struct sheaf__cuda_tuning {
     uint32_t each;    /* leaves of a warp: 1 or 4 */
     uint32_t slots;   /* of a warp's ring */
     uint32_t overlap; /* 1: kernels start before those they wait for have ended, 2: not */
+    uint32_t spans;   /* of a prefix unit */
 } sheaf__cuda_tuning;
 
 /* What is the same for all items of a step. */

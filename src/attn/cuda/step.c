@@ -12,7 +12,7 @@
 
 #define ALIGN            256
 #define MAX_BLOCK_TOKENS 1024
-#define MAX_ITEMS        (1u << 30)
+#define MAX_ITEMS        (1u << 29)
 #define MAX_TOKENS                                                                             \
     (UINT32_MAX - MAX_BLOCK_TOKENS) /* so that the tile after the last has an index */
 #define LEAST_BLOCK 16              /* positions, of those that kernels read */
