@@ -248,8 +248,8 @@ void bench_decode(harness *h)
 {
     if (!harness_wants(h, "decode")) return;
     const uint32_t b = SHEAF_CODEC_BF16;
-    const sheaf__cuda_tuning chunks = {1, 0, 0}, spans = {4, 0, 0}, two = {0, 2, 0},
-                             after = {0, 0, 2};
+    const sheaf__cuda_tuning chunks = {1, 0, 0, 0}, spans = {4, 0, 0, 0}, two = {0, 2, 0, 0},
+                             after = {0, 0, 2, 0};
     compare(h, "decode 1 x 4k bf16", b, 1, 4096, 28, 9, {after, spans, two});
     compare(h, "decode 8 x 4k bf16", b, 8, 4096, 28, 36, {after, chunks, two});
     compare(h, "decode 1 x 32k bf16", b, 1, 32768, 28, 36, {chunks, two});

@@ -336,8 +336,8 @@ static enum MHD_Result reply_or_wait(sheaf__exchange *x)
     bool replied = x->reply.status != 0, left = x->left;
     if (!replied && !left) sheaf__exchange_suspend(x);
     pthread_mutex_unlock(&x->lock);
-    if (replied) return sheaf__exchange_send(x);
-    return left ? MHD_NO : MHD_YES;
+    if (left) return MHD_NO; /* nobody reads it, were it there */
+    return replied ? sheaf__exchange_send(x) : MHD_YES;
 }
 
 static enum MHD_Result run(sheaf__exchange *x)

@@ -94,6 +94,21 @@ static void who_leaves_before_the_reply_is_noticed_at_once(void **state)
     assert_int_equal(server.done_499, done + TRIES);
 }
 
+/* The handler replies at the moment it is told: the client has left all the same. */
+static void what_is_replied_to_who_has_left_is_not_sent(void **state)
+{
+    (void)state;
+    uint32_t done = server.done_499;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t left = server.left;
+        leave_well(ask_and_wait("/hold"));
+        while (server.left == left) {
+        }
+        release();
+    }
+    assert_int_equal(server.done_499, done + 200);
+}
+
 static void who_leaves_amid_a_stream_is_noticed_at_once(void **state)
 {
     (void)state;
@@ -331,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_leaves_before_the_reply_is_noticed_at_once),
+        cmocka_unit_test(what_is_replied_to_who_has_left_is_not_sent),
         cmocka_unit_test(who_leaves_amid_a_stream_is_noticed_at_once),
         cmocka_unit_test(a_connection_that_is_reset_is_noticed_at_once),
         cmocka_unit_test(who_shuts_the_sending_half_has_left),
