@@ -148,6 +148,47 @@ static void a_mixed_step_is_right_and_its_items_do_not_see_each_other(void **sta
         }
 }
 
+static void expect_zeros(const unsigned char *out, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i++) assert_int_equal(out[i], 0);
+}
+
+/* Items of no tokens beside others, then alone and in a pool that has no memory yet. */
+static void who_sees_nothing_gets_zeros(void **state)
+{
+    (void)state;
+    int n_gpus = 0;
+    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0) TESTING_SKIP("no GPU%s", "");
+    for (uint32_t c = 0; c < 4; c++) {
+        world *w = make(codecs[c], 128);
+        sheaf_attn_options o = world_options(w);
+        const uint32_t dtype = c % 3;
+        const uint64_t row = 8ull * w->dim * dtype_bytes(dtype);
+        uint32_t path = 0;
+        for (uint32_t i = 0; i < 4; i += 3) { /* one query, and 40 */
+            w->items[i].first_pos = w->items[i].n_tokens = 0;
+            w->views[i].n_tokens = w->views[i].n_rows = 0;
+        }
+        unsigned char *out = run(w, &o, dtype, 0, 4, &path);
+        for (uint32_t i = 0; i < 4; i++) {
+            const unsigned char *its = out + queries_before(w, i) * row;
+            const uint64_t bytes = w->items[i].n_queries * row;
+            unsigned char *alone = run(w, &o, dtype, i, 1, &path);
+            assert_memory_equal(its, alone, bytes);
+            free(alone);
+            if (w->items[i].n_tokens != 0) continue;
+            expect_zeros(its, bytes);
+            w->views[i].base = NULL;
+            w->views[i].rows = NULL;
+            alone = run(w, &o, dtype, i, 1, &path);
+            expect_zeros(alone, bytes);
+            free(alone);
+        }
+        free(out);
+        world_free(w);
+    }
+}
+
 /* A captured launch keeps the number of queries, also where tiles and tables stay where they were. */
 static void other_queries_are_another_generation_and_what_is_wrong_is_refused(void **state)
 {
@@ -197,6 +238,7 @@ int main(void)
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixed_step_is_right_and_its_items_do_not_see_each_other),
+        cmocka_unit_test(who_sees_nothing_gets_zeros),
         cmocka_unit_test(other_queries_are_another_generation_and_what_is_wrong_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

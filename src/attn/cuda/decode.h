@@ -96,14 +96,22 @@ typedef struct sheaf__cuda_decode {
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */
 SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dtype);
 
-/* Teams that a multiprocessor's registers hold; must match TEAMS in decode_tile.cuh. */
-static inline uint32_t sheaf__cuda_teams(uint32_t codec, uint32_t dim)
+/* Host and kernels size the same memory: the kernels' own constants are compared with these while
+ * they are compiled (decode_kernels.cuh). */
+#ifdef __cplusplus
+#    define SHEAF__CUDA_INLINE static constexpr inline
+#else
+#    define SHEAF__CUDA_INLINE static inline
+#endif
+
+/* Teams that a multiprocessor's registers hold. */
+SHEAF__CUDA_INLINE uint32_t sheaf__cuda_teams(uint32_t codec, uint32_t dim)
 {
     return codec <= SHEAF_CODEC_BF16 || dim == 256 ? 2 : 3;
 }
 
-/* Bytes of shared memory of a team; must match team_bytes and ring_bytes in decode_kernels.cuh. */
-static inline uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint32_t slots)
+/* Bytes of shared memory of a team. */
+SHEAF__CUDA_INLINE uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint32_t slots)
 {
     uint32_t row = codec <= SHEAF_CODEC_BF16   ? 2 * dim
                    : codec == SHEAF_CODEC_INT8 ? dim
@@ -112,14 +120,14 @@ static inline uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint
     return 128 + 32 * dim + SHEAF__CUDA_WARPS * (128 + slots * slot);
 }
 
-/* Query rows that a prefix unit takes at once; must match prefix_columns in decode_kernels.cuh. */
-static inline uint32_t sheaf__cuda_prefix_rows(uint32_t dim)
+/* Query rows that a prefix unit takes at once. */
+SHEAF__CUDA_INLINE uint32_t sheaf__cuda_prefix_rows(uint32_t dim)
 {
     return dim == 256 ? 64 : 128;
 }
 
 /* Floats of one query head's part. */
-static inline uint64_t sheaf__cuda_part_floats(uint32_t dim)
+SHEAF__CUDA_INLINE uint64_t sheaf__cuda_part_floats(uint32_t dim)
 {
     return dim + 4u;
 }

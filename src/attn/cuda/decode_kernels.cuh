@@ -49,6 +49,16 @@ template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int 
     return HEAD_BYTES + PREFIX_WARPS * (128 + sums_bytes<D, NT>()) + slots * shape<C, D>::SLOT;
 }
 
+// What the host reckons with (decode.h).
+template <uint32_t C, int D> constexpr bool host_agrees(uint32_t slots)
+{
+    return sheaf__cuda_teams(C, D) == shape<C, D>::TEAMS &&
+           sheaf__cuda_team_bytes(C, D, slots) ==
+               team_bytes<D>() + WARPS * ring_bytes<C, D>(slots) &&
+           sheaf__cuda_prefix_rows(D) == 8 * PREFIX_WARPS * prefix_columns<D>() &&
+           sheaf__cuda_part_floats(D) == D + 4;
+}
+
 // --- numbers in and out ----------------------------------------------------------------------
 
 // E consecutive numbers of q, read past the first cache: the kernel may have begun before what

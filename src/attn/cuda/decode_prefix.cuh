@@ -157,6 +157,7 @@ static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared,
 template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
+    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3), "decode.h says otherwise");
     const uint32_t tiles = (in.group + 7) / 8;
     const bool early = in.overlap != 0;
     sheaf__cuda_decode units = in;

@@ -235,8 +235,10 @@ static sheaf_status make_step(sheaf_cuda_plan *plan, const sheaf_attn_item *item
 {
     sheaf__cuda_rules rules = rules_of(plan);
     rules.decodes = sheaf__cuda_decode_check(&views[0], plan->cuda.io_dtype) == SHEAF_OK;
-    rules.prefill_rows =
-        sheaf__cuda_prefill_rows(&views[0], plan->cuda.io_dtype, SHEAF__CUDA_PREFILL_BEST);
+    const uint32_t kernel =
+        sheaf__cuda_prefill_kernel(&views[0], plan->cuda.io_dtype, SHEAF__CUDA_PREFILL_BEST);
+    plan->prefill_kernel = kernel;
+    rules.prefill_rows = sheaf__cuda_prefill_rows(&views[0], plan->cuda.io_dtype, kernel);
     SHEAF__TRY(sheaf__cuda_step_set(&plan->step, &plan->memory, &rules, items, views, n_items));
     SHEAF__TRY(grow_parts(plan, plan->step.layout.n_parts, stream));
     return upload(plan, views, stream);
@@ -314,6 +316,7 @@ static sheaf_status run_prefill(const sheaf_cuda_plan *plan, const sheaf_kv_view
         .not_causal = o->not_causal,
         .scale = o->scale,
         .softcap = o->softcap,
+        .kernel = plan->prefill_kernel,
     };
     return sheaf__cuda_prefill_run(&p, stream);
 }

@@ -32,7 +32,8 @@ struct sheaf_cuda_plan {
     float *sinks; /* on the GPU, or null */
     sheaf__cuda_tuning tuning;
     sheaf__cuda_step step;
-    sheaf_kv_view geometry; /* of the planned views; rows and tokens are not of interest */
+    sheaf_kv_view geometry;  /* of the planned views; rows and tokens are not of interest */
+    uint32_t prefill_kernel; /* that the step's tiles were cut for */
 
     unsigned char *staging; /* [n_copies][table_capacity], pinned */
     unsigned char *table;   /* on the GPU */

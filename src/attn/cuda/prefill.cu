@@ -18,15 +18,18 @@ static bool is_shape(const sheaf_kv_view *view)
            view->codec_k != SHEAF_CODEC_F32 && is_aligned(view);
 }
 
-/* f32 queries want more than one bf16 for each number. */
+/* f32 queries want more than one bf16 for each number; a tensor map wants an address, which a pool
+ * that holds nothing need not have. */
 static bool is_wgmma_shape(const sheaf_kv_view *view, uint32_t io_dtype)
 {
     bool f16 = view->codec_k == SHEAF_CODEC_F16, bf16 = view->codec_k == SHEAF_CODEC_BF16;
-    return (f16 || (bf16 && io_dtype != SHEAF_DTYPE_F32)) && view->block_tokens >= 8;
+    return (f16 || (bf16 && io_dtype != SHEAF_DTYPE_F32)) && view->block_tokens >= 8 &&
+           view->base != NULL;
 }
 
 /* Of two kernels for bf16 and f16 the one that was faster (docs/perf-log.md). */
-static uint32_t resolve(const sheaf_kv_view *view, uint32_t io_dtype, uint32_t kernel)
+uint32_t sheaf__cuda_prefill_kernel(const sheaf_kv_view *view, uint32_t io_dtype,
+                                    uint32_t kernel)
 {
     if (!is_shape(view)) return SHEAF__CUDA_PREFILL_BEST;
     if (kernel == SHEAF__CUDA_PREFILL_MMA) return kernel;
@@ -38,7 +41,7 @@ static uint32_t resolve(const sheaf_kv_view *view, uint32_t io_dtype, uint32_t k
 
 uint32_t sheaf__cuda_prefill_rows(const sheaf_kv_view *view, uint32_t io_dtype, uint32_t kernel)
 {
-    switch (resolve(view, io_dtype, kernel)) {
+    switch (sheaf__cuda_prefill_kernel(view, io_dtype, kernel)) {
     case SHEAF__CUDA_PREFILL_BEST: return 0;
     case SHEAF__CUDA_PREFILL_MMA: return view->key_dim == 256 ? 64 : 128;
     default: return SHEAF__CUDA_PREFILL_WGMMA_ROWS;
@@ -47,7 +50,7 @@ uint32_t sheaf__cuda_prefill_rows(const sheaf_kv_view *view, uint32_t io_dtype, 
 
 sheaf_status sheaf__cuda_prefill_run(const sheaf__cuda_prefill *layer, void *stream)
 {
-    uint32_t kernel = resolve(&layer->view, layer->io_dtype, layer->kernel);
+    uint32_t kernel = sheaf__cuda_prefill_kernel(&layer->view, layer->io_dtype, layer->kernel);
     if (kernel == SHEAF__CUDA_PREFILL_BEST) return SHEAF_E_UNSUPPORTED;
     if (((uintptr_t)layer->q | (uintptr_t)layer->out) % 16 != 0) return SHEAF_E_INVALID;
     if (layer->n_tiles == 0) return SHEAF_OK;

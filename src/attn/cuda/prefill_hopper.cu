@@ -377,7 +377,8 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
 /* The driver's function; null: a driver without it. */
 static encode_fn *encoder(void)
 {
-    static encode_fn *found = NULL;
+    static encode_fn *kept = NULL; /* threads that look for it at once find the same */
+    encode_fn *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
     if (found == NULL) {
         void *at = NULL;
         cudaDriverEntryPointQueryResult result;
@@ -385,6 +386,7 @@ static encode_fn *encoder(void)
                                              cudaEnableDefault, &result) == cudaSuccess &&
             result == cudaDriverEntryPointSuccess)
             found = (encode_fn *)at;
+        __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
     }
     return found;
 }

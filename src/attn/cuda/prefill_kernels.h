@@ -16,7 +16,7 @@ sheaf_status sheaf__cuda_prefill_mma_int8(const sheaf__cuda_prefill *layer,
 sheaf_status sheaf__cuda_prefill_mma_turbo4(const sheaf__cuda_prefill *layer,
                                             cudaStream_t stream);
 
-/* bf16 and f16 on Hopper; SHEAF_E_UNSUPPORTED: no tensor map describes the view. */
+/* bf16 and f16 on Hopper; SHEAF_E_UNSUPPORTED: the driver makes no tensor map of the view. */
 sheaf_status sheaf__cuda_prefill_wgmma(const sheaf__cuda_prefill *layer, cudaStream_t stream);
 
 #endif
