@@ -68,8 +68,9 @@ typedef struct sheaf__cuda_prefill {
     uint32_t kernel; /* SHEAF__CUDA_PREFILL_... */
 } sheaf__cuda_prefill;
 
-/* The kernel that BEST stands for, or `kernel` itself; BEST: no kernel computes this shape (dimensions
- * other than 64, 128 and 256, or unequal ones; f32 codecs; two different codecs), or `kernel` does not. */
+/* The kernel that BEST stands for, or `kernel` itself; BEST: no kernel computes this shape
+ * (dimensions other than 64, 128 and 256, or unequal ones; f32 codecs; two different codecs), or
+ * `kernel` does not. */
 uint32_t sheaf__cuda_prefill_kernel(const sheaf_kv_view *view, uint32_t io_dtype,
                                     uint32_t kernel);
 
