@@ -185,6 +185,7 @@ typedef struct values {
     uint32_t a, b;
     const float *s;
     sheaf__attn_ahead ahead; /* [b - a]; near null: what comes after need not be fetched */
+    uint32_t narrower;       /* rows in memory are shorter by this power of two */
 } values;
 
 /* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs */
@@ -198,15 +199,18 @@ INLINE void few_half(const uint32_t codec, const int rows, const int chunks, con
             sum[r][j] = _mm256_load_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK);
     const uint32_t n = x->b - x->a;
     const float *s = x->s + x->a;
-    const size_t past =
-        x->ahead.near != NULL ? offset + (size_t)chunks * chunk_bytes(codec) : 0;
+    const size_t from = offset >> x->narrower;
+    size_t past = (offset + chunks * chunk_bytes(codec)) >> x->narrower;
+    if (x->ahead.near == NULL ||
+        (from + SHEAF__ATTN_LINE - 1) / SHEAF__ATTN_LINE * SHEAF__ATTN_LINE >= past)
+        past = 0; /* no line begins here */
     for (uint32_t p = 0; p < n; p++) {
         const unsigned char *row = v[p] + offset;
         if (past > 0) {
             if (half == 0)
-                sheaf__attn_fetch_near(x->ahead.near[p], offset, past);
+                sheaf__attn_fetch_near(x->ahead.near[p], from, past);
             else
-                sheaf__attn_fetch_far(x->ahead.far[p], offset, past);
+                sheaf__attn_fetch_far(x->ahead.far[p], from, past);
         }
         __m256 value[8];
         for (int j = 0; j < chunks; j++)
@@ -335,24 +339,21 @@ static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
     const uint32_t codec = turbo4 ? SHEAF_CODEC_BF16 : in->codec_v, dim = in->value_dim;
     const uint32_t bytes = (uint32_t)sheaf__codec_row_bytes(codec, dim);
     const uint32_t whole = (uint32_t)sheaf__codec_row_bytes(codec, dim / CHUNK * CHUNK);
-    const size_t row_bytes = sheaf__codec_row_bytes(in->codec_v, dim); /* as they lie */
+    const int mixed = turbo4 && dim % 64 == 0;
     memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
     memset(end, 0, sizeof end);
     for (uint32_t a = in->first; a < in->end; a += STEP) {
         uint32_t b = least(a + STEP, in->end), row = 0;
         sheaf__attn_ahead ahead = sheaf__attn_ahead_of_values(in, a, b - a);
-        if (turbo4) {
-            sheaf__attn_fetch_ahead(ahead, b - a, row_bytes);
-            ahead = (sheaf__attn_ahead){NULL, NULL};
-            sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
-        }
+        if (mixed) sheaf__levels_avx2_mixed(in->v + a, b - a, dim, levels[0]);
+        if (turbo4 && !mixed) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
         for (uint32_t i = 0; i < b - a; i++) {
             rows[i] = turbo4 ? (const unsigned char *)(levels[0] + i * ((dim + 63u) & ~63u))
                              : in->v[a + i];
             ends[i] = end[i];
             if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
         }
-        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, ahead};
+        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, ahead, turbo4 ? 2 : 0};
         for (; row + 4 <= in->n_rows; row += 4, x.ahead.near = NULL)
             few_values_rows(few_values_of[codec], 4, row, in, &x, o);
         if (in->n_rows - row >= 2) {
@@ -361,7 +362,10 @@ static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
         }
         if (row < in->n_rows) few_values_rows(few_values_of[codec], 1, row, in, &x, o);
     }
-    if (codec == SHEAF_CODEC_BF16) order_columns(in, o);
+    if (mixed)
+        sheaf__levels_avx2_order(o, (size_t)in->n_rows * in->o_stride);
+    else if (codec == SHEAF_CODEC_BF16)
+        order_columns(in, o);
 }
 
 /* --- both --------------------------------------------------------------------------------- */

@@ -36,6 +36,15 @@ INLINE __m256i multiply_add(__m256i sum, __m256i x, __m256i y)
     return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
 }
 
+/* The same, added now: gcc would rather add products to each other first, and keep them in memory
+ * for want of registers. */
+INLINE __m256i multiply_add_now(__m256i sum, __m256i x, __m256i y)
+{
+    sum = multiply_add(sum, x, y);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
 /* Of eight vectors: the sum of each, in order. */
 INLINE __m256i sums8(const __m256i v[8])
 {
@@ -58,8 +67,10 @@ INLINE uint32_t few_stride(uint32_t codec, uint32_t dim)
     return sheaf__levels_padded(dim);
 }
 
-/* A step of levels of a key: two vectors of int8, or four of turbo4, each level BIAS too large. */
-INLINE void few_unpack(const uint32_t codec, const unsigned char *p, __m256i key[4])
+/* Two vectors of levels of a key: a step of int8, or half of one of turbo4 (the low halves of its
+ * bytes, then the high ones), each level of turbo4 BIAS too large. */
+INLINE void few_unpack(const uint32_t codec, const int part, const unsigned char *p,
+                       __m256i key[2])
 {
     if (codec == SHEAF_CODEC_INT8) {
         for (int i = 0; i < 2; i++) key[i] = _mm256_cvtepi8_epi16(load16(p + i * 16));
@@ -69,55 +80,81 @@ INLINE void few_unpack(const uint32_t codec, const unsigned char *p, __m256i key
     const __m256i table =
         _mm256_add_epi8(_mm256_broadcastsi128_si256(table16()), _mm256_set1_epi8(BIAS));
     __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    __m256i a = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, low));
-    __m256i b = _mm256_srli_epi16(codes, 4);
-    b = _mm256_shuffle_epi8(table, _mm256_and_si256(b, low));
-    key[0] = _mm256_and_si256(a, even);
-    key[1] = _mm256_srli_epi16(a, 8);
-    key[2] = _mm256_and_si256(b, even);
-    key[3] = _mm256_srli_epi16(b, 8);
+    if (part == 1) codes = _mm256_srli_epi16(codes, 4);
+    codes = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, low));
+    key[0] = _mm256_and_si256(codes, even);
+    key[1] = _mm256_srli_epi16(codes, 8);
 }
 
-/* Adds a step of `keys` positions to their sums. q: of the step's first level */
-INLINE void few_step(const uint32_t codec, const int rows, const int keys, const int16_t *q,
-                     size_t stride, const unsigned char *const *k, size_t at, __m256i sum[4][2])
+/* Adds a step of two positions to their sums. q: of the step's first level. A vector of a query
+ * meets both keys before the next is loaded, so that eight sums and four vectors of keys are all
+ * that stays in registers. */
+INLINE void few_step(const uint32_t codec, const int rows, const int16_t *q, size_t stride,
+                     const unsigned char *const *k, size_t at, __m256i sum[8])
 {
-    const int n = codec == SHEAF_CODEC_INT8 ? 2 : 4;
-    for (int i = 0; i < keys; i++) {
-        __m256i key[4];
-        few_unpack(codec, k[i] + at, key);
+    const int parts = codec == SHEAF_CODEC_INT8 ? 1 : 2;
+    for (int part = 0; part < parts; part++, q += 2 * 16) {
+        __m256i key[2][2];
+        for (int i = 0; i < 2; i++) few_unpack(codec, part, k[i] + at, key[i]);
         for (int r = 0; r < rows; r++)
-            for (int j = 0; j < n; j++) {
+            for (int j = 0; j < 2; j++) {
                 const int16_t *from = q + (size_t)r * stride + (size_t)j * 16;
                 __m256i x = _mm256_load_si256((const __m256i *)(const void *)from);
-                sum[r][i] = multiply_add(sum[r][i], x, key[j]);
+                for (int i = 0; i < 2; i++)
+                    sum[2 * r + i] = multiply_add_now(sum[2 * r + i], x, key[i][j]);
             }
     }
 }
 
-/* Scores of eight positions, whose scales are given, for `rows` query rows.
+/* Sums of two positions for `rows` rows: [row][2] vectors. */
+INLINE void few_pair(const uint32_t codec, const int rows, uint32_t dim, const int16_t *q,
+                     const unsigned char *const *k, const unsigned char *const *ends,
+                     __m256i sum[8])
+{
+    const uint32_t step = codec == SHEAF_CODEC_INT8 ? SHEAF__LEVELS_STEP : STEP4;
+    const size_t stride = few_stride(codec, dim);
+    for (int i = 0; i < 2 * rows; i++) sum[i] = _mm256_setzero_si256();
+    uint32_t d = 0;
+    for (; d + step <= dim; d += step)
+        few_step(codec, rows, q + d, stride, k, codec == SHEAF_CODEC_INT8 ? d : d / 2, sum);
+    if (d < dim) few_step(codec, rows, q + d, stride, ends, 0, sum);
+}
+
+/* Of four vectors, each of two positions and four rows, [row][2]: a vector of eight positions for
+ * each row. */
+INLINE void rows_of_pairs(const __m256i pairs[4], __m256i rows[4])
+{
+    __m256i a = _mm256_unpacklo_epi64(pairs[0], pairs[1]); /* rows 0 and 2 */
+    __m256i b = _mm256_unpackhi_epi64(pairs[0], pairs[1]); /* rows 1 and 3 */
+    __m256i c = _mm256_unpacklo_epi64(pairs[2], pairs[3]);
+    __m256i d = _mm256_unpackhi_epi64(pairs[2], pairs[3]);
+    rows[0] = _mm256_permute2x128_si256(a, c, 0x20);
+    rows[1] = _mm256_permute2x128_si256(b, d, 0x20);
+    rows[2] = _mm256_permute2x128_si256(a, c, 0x31);
+    rows[3] = _mm256_permute2x128_si256(b, d, 0x31);
+}
+
+/* Scores of eight positions, whose scales are given, for `rows` query rows, four or fewer.
  * ends: the last, partial step of each position, padded; units and biases: [rows];
  * s: [rows, SPLIT] from the first position */
 INLINE void few_scores8(const uint32_t codec, const int rows, const sheaf__attn_split *in,
-                        const int16_t *q, const unsigned char *const k[8],
-                        const unsigned char *const ends[8], const float *units,
+                        const int16_t *q, const unsigned char *const *k,
+                        const unsigned char *const *ends, const float *units,
                         const int32_t *biases, __m256 scales, float *s)
 {
-    const uint32_t step = codec == SHEAF_CODEC_INT8 ? SHEAF__LEVELS_STEP : STEP4;
-    const size_t stride = few_stride(codec, in->key_dim);
-    __m256i sums[4][8];
+    __m256i of_row[4], pairs[4], sums[2][8];
     for (int i = 0; i < 8; i += 2) {
-        __m256i sum[4][2];
-        for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-        uint32_t d = 0;
-        for (; d + step <= in->key_dim; d += step)
-            few_step(codec, rows, 2, q + d, stride, k + i,
-                     codec == SHEAF_CODEC_INT8 ? d : d / 2, sum);
-        if (d < in->key_dim) few_step(codec, rows, 2, q + d, stride, ends + i, 0, sum);
-        for (int r = 0; r < rows; r++) sums[r][i] = sum[r][0], sums[r][i + 1] = sum[r][1];
+        __m256i sum[8];
+        few_pair(codec, rows, in->key_dim, q, k + i, ends + i, sum);
+        if (rows == 4) pairs[i / 2] = sums8(sum);
+        for (int r = 0; r < rows && rows < 4; r++)
+            sums[r][i] = sum[2 * r], sums[r][i + 1] = sum[2 * r + 1];
     }
+    if (rows == 4) rows_of_pairs(pairs, of_row);
     for (int r = 0; r < rows; r++) {
-        __m256i sum = _mm256_sub_epi32(sums8(sums[r]), _mm256_set1_epi32(biases[r]));
+        __m256i sum = rows == 4 ? of_row[r] : sums8(sums[r % 2]);
+        if (codec == SHEAF_CODEC_TURBO4)
+            sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(biases[r]));
         __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scales);
         _mm256_store_ps(s + (size_t)r * SPLIT,
                         _mm256_mul_ps(x, _mm256_set1_ps(units[r] * in->scale)));
@@ -137,50 +174,65 @@ static void few_biases(const sheaf__attn_split *in, int32_t *biases)
     }
 }
 
-/* The same from position `at` on, clamped to what is seen. */
-INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, uint32_t at,
-                       const int32_t *biases, float *s)
+/* The same of all rows, positions [at, at + 8). */
+INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in,
+                       const unsigned char *const *k, const unsigned char *const *ends,
+                       __m256 scales, const int32_t *biases, float *s)
 {
-    const uint32_t step = codec == SHEAF_CODEC_INT8 ? SHEAF__LEVELS_STEP : STEP4;
     const size_t stride = few_stride(codec, in->key_dim);
-    const size_t whole = (size_t)sheaf__codec_row_bytes(codec, in->key_dim / step * step),
-                 rest = (size_t)sheaf__codec_row_bytes(codec, in->key_dim) - whole;
-    unsigned char padded[8][32];
-    const unsigned char *k[8], *ends[8];
-    float scales[8];
-    if (rest > 0) memset(padded, 0, sizeof padded);
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t p = least(greatest(at + i, in->first), in->end - 1);
-        k[i] = in->k[p];
-        ends[i] = padded[i];
-        scales[i] = in->k_scale[p];
-        if (rest > 0) memcpy(padded[i], k[i] + whole, rest);
-    }
-    const __m256 by = _mm256_loadu_ps(scales);
     const int16_t *q = sheaf__levels_queries(in);
     const float *units = sheaf__levels_units(in);
     uint32_t r = 0;
-    for (s += at; r + 4 <= in->n_rows; r += 4)
-        few_scores8(codec, 4, in, q + r * stride, k, ends, units + r, biases + r, by,
+    for (; r + 4 <= in->n_rows; r += 4)
+        few_scores8(codec, 4, in, q + r * stride, k, ends, units + r, biases + r, scales,
                     s + (size_t)r * SPLIT);
-    for (; r < in->n_rows; r++)
-        few_scores8(codec, 1, in, q + r * stride, k, ends, units + r, biases + r, by,
+    for (; r + 2 <= in->n_rows; r += 2)
+        few_scores8(codec, 2, in, q + r * stride, k, ends, units + r, biases + r, scales,
                     s + (size_t)r * SPLIT);
+    if (r < in->n_rows)
+        few_scores8(codec, 1, in, q + r * stride, k, ends, units + r, biases + r, scales,
+                    s + (size_t)r * SPLIT);
+}
+
+/* Whole groups of eight around [first, end); those that are not seen whole are clamped to what is. */
+INLINE void few_groups(const uint32_t codec, const sheaf__attn_split *in, const int32_t *biases,
+                       float *s)
+{
+    const uint32_t step = codec == SHEAF_CODEC_INT8 ? SHEAF__LEVELS_STEP : STEP4;
+    const size_t whole = (size_t)sheaf__codec_row_bytes(codec, in->key_dim / step * step),
+                 bytes = (size_t)sheaf__codec_row_bytes(codec, in->key_dim);
+    unsigned char padded[8][32] = {{0}};
+    const unsigned char *ends[8];
+    for (uint32_t i = 0; i < 8; i++) ends[i] = padded[i];
+    for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
+        const unsigned char *const *k = in->k + at, *clamped[8];
+        const float *scales = in->k_scale + at;
+        float clamped_scales[8];
+        if (at >= in->first && at + 8 <= in->end) {
+            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
+        } else {
+            for (uint32_t i = 0; i < 8; i++) {
+                uint32_t p = least(greatest(at + i, in->first), in->end - 1);
+                clamped[i] = in->k[p];
+                clamped_scales[i] = in->k_scale[p];
+            }
+            k = clamped;
+            scales = clamped_scales;
+        }
+        for (uint32_t i = 0; i < 8 && bytes > whole; i++)
+            memcpy(padded[i], k[i] + whole, bytes - whole);
+        few_scores(codec, in, k, ends, _mm256_loadu_ps(scales), biases, s + at);
+    }
 }
 
 void sheaf__levels_avx2_few(const sheaf__attn_split *in, float *s)
 {
-    const size_t bytes = sheaf__codec_row_bytes(in->codec_k, in->key_dim);
     int32_t biases[FEW_ROWS];
     few_biases(in, biases);
-    for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
-        if (at >= in->first && at + 8 <= in->end)
-            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
-        if (in->codec_k == SHEAF_CODEC_INT8)
-            few_scores(SHEAF_CODEC_INT8, in, at, biases, s);
-        else
-            few_scores(SHEAF_CODEC_TURBO4, in, at, biases, s);
-    }
+    if (in->codec_k == SHEAF_CODEC_INT8)
+        few_groups(SHEAF_CODEC_INT8, in, biases, s);
+    else
+        few_groups(SHEAF_CODEC_TURBO4, in, biases, s);
 }
 
 /* --- many rows ---------------------------------------------------------------------------- */
@@ -314,19 +366,43 @@ void sheaf__levels_avx2_pack(const sheaf__attn_split *in)
 
 /* --- values ------------------------------------------------------------------------------- */
 
-/* 64 levels as bf16, in order: the two bytes of a level's bf16 are looked up apart. A level has at
- * most seven binary digits, so bf16 holds it exactly. */
-INLINE void bf16_of_64(__m256i codes, __m256i low_table, __m256i high_table, uint16_t *dst)
+/* The low and the high bytes of the 16 levels as bf16, which has seven binary digits and so holds
+ * each exactly. */
+INLINE void bf16_tables(__m256i *low, __m256i *high)
+{
+    __m256 a = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(table16()));
+    __m256 b = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(table16(), 8)));
+    __m256i words = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(a), 16),
+                                        _mm256_srli_epi32(_mm256_castps_si256(b), 16));
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    __m256i l = _mm256_and_si256(words, _mm256_set1_epi16(255));
+    __m256i h = _mm256_srli_epi16(words, 8);
+    *low = _mm256_permute4x64_epi64(_mm256_packus_epi16(l, l), 0x88);
+    *high = _mm256_permute4x64_epi64(_mm256_packus_epi16(h, h), 0x88);
+}
+
+/* 64 levels as bf16: the two bytes of each are looked up apart.
+ *
+ *     to[0]   0  2 .. 14    32 34 .. 46        to[2]   1  3 .. 15    33 35 .. 47
+ *     to[1]  16 18 .. 30    48 50 .. 62        to[3]  17 19 .. 31    49 51 .. 63
+ */
+INLINE void bf16_of_64(__m256i codes, __m256i low_table, __m256i high_table, __m256i to[4])
 {
     const __m256i low = _mm256_set1_epi8(15);
     __m256i a = _mm256_and_si256(codes, low);
     __m256i b = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
     __m256i a0 = _mm256_shuffle_epi8(low_table, a), a1 = _mm256_shuffle_epi8(high_table, a);
     __m256i b0 = _mm256_shuffle_epi8(low_table, b), b1 = _mm256_shuffle_epi8(high_table, b);
+    to[0] = _mm256_unpacklo_epi8(a0, a1), to[1] = _mm256_unpackhi_epi8(a0, a1);
+    to[2] = _mm256_unpacklo_epi8(b0, b1), to[3] = _mm256_unpackhi_epi8(b0, b1);
+}
+
+/* The four vectors of bf16_of_64 in order of their numbers. */
+INLINE void store_in_order(const __m256i from[4], uint16_t *dst)
+{
     for (int half = 0; half < 2; half++) {
-        __m256i even = half ? _mm256_unpackhi_epi8(a0, a1) : _mm256_unpacklo_epi8(a0, a1);
-        __m256i odd = half ? _mm256_unpackhi_epi8(b0, b1) : _mm256_unpacklo_epi8(b0, b1);
-        __m256i x = _mm256_unpacklo_epi16(even, odd), y = _mm256_unpackhi_epi16(even, odd);
+        __m256i x = _mm256_unpacklo_epi16(from[half], from[half + 2]);
+        __m256i y = _mm256_unpackhi_epi16(from[half], from[half + 2]);
         __m128i *to = (__m128i *)(void *)(dst + half * 16);
         _mm_store_si128(to, _mm256_castsi256_si128(x));
         _mm_store_si128(to + 1, _mm256_castsi256_si128(y));
@@ -339,30 +415,64 @@ void sheaf__levels_avx2_bf16(const unsigned char *const *rows, uint32_t n, uint3
                              uint16_t *dst)
 {
     const uint32_t padded = (dim + 63) & ~63u;
-    __m256i levels = _mm256_cvtepi8_epi32(table16());
-    __m256i more = _mm256_cvtepi8_epi32(_mm_srli_si128(table16(), 8));
-    unsigned char bytes[2][32];
-    float floats[16];
-    _mm256_storeu_ps(floats, _mm256_cvtepi32_ps(levels));
-    _mm256_storeu_ps(floats + W, _mm256_cvtepi32_ps(more));
-    for (int i = 0; i < 16; i++) {
-        uint32_t bits;
-        memcpy(&bits, &floats[i], sizeof bits);
-        bytes[0][i] = bytes[0][i + 16] = (unsigned char)(bits >> 16);
-        bytes[1][i] = bytes[1][i + 16] = (unsigned char)(bits >> 24);
-    }
-    const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)bytes[0]);
-    const __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)bytes[1]);
+    __m256i low, high, levels[4];
+    bf16_tables(&low, &high);
     for (uint32_t i = 0; i < n; i++, dst += padded) {
         uint32_t d = 0;
-        for (; d + 64 <= dim; d += 64)
-            bf16_of_64(_mm256_loadu_si256((const __m256i *)(const void *)(rows[i] + d / 2)),
-                       low, high, dst + d);
+        for (; d + 64 <= dim; d += 64) {
+            const void *from = rows[i] + d / 2;
+            bf16_of_64(_mm256_loadu_si256((const __m256i *)from), low, high, levels);
+            store_in_order(levels, dst + d);
+        }
         if (d == dim) continue;
         unsigned char rest[32] = {0};
         memcpy(rest, rows[i] + d / 2, (dim - d + 1) / 2);
-        bf16_of_64(_mm256_loadu_si256((const __m256i *)(const void *)rest), low, high, dst + d);
+        bf16_of_64(_mm256_loadu_si256((const __m256i *)(const void *)rest), low, high, levels);
+        store_in_order(levels, dst + d);
     }
+}
+
+void sheaf__levels_avx2_mixed(const unsigned char *const *rows, uint32_t n, uint32_t dim,
+                              uint16_t *dst)
+{
+    __m256i low, high, levels[4];
+    bf16_tables(&low, &high);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t d = 0; d < dim; d += 64, dst += 64) {
+            const void *from = rows[i] + d / 2;
+            bf16_of_64(_mm256_loadu_si256((const __m256i *)from), low, high, levels);
+            for (int j = 0; j < 4; j++)
+                _mm256_store_si256((__m256i *)(void *)(dst + j * 16), levels[j]);
+        }
+}
+
+/* 16 columns, and the 16 that come 32 later, of which there are
+ *     from       0 4 8 12  32 36 40 44       2 6 10 14  34 38 42 46
+ *     from + 32  1 5 9 13  33 37 41 45       3 7 11 15  35 39 43 47 */
+INLINE void order_32(const float *from, __m256 to[4])
+{
+    __m256 a = _mm256_load_ps(from), b = _mm256_load_ps(from + W);
+    __m256 c = _mm256_load_ps(from + 32), d = _mm256_load_ps(from + 32 + W);
+    __m256 ac[2] = {_mm256_unpacklo_ps(a, c), _mm256_unpackhi_ps(a, c)};
+    __m256 bd[2] = {_mm256_unpacklo_ps(b, d), _mm256_unpackhi_ps(b, d)};
+    for (int i = 0; i < 2; i++) {
+        __m256 x = _mm256_shuffle_ps(ac[i], bd[i], 0x44);
+        __m256 y = _mm256_shuffle_ps(ac[i], bd[i], 0xee);
+        to[i] = _mm256_permute2f128_ps(x, y, 0x20);
+        to[i + 2] = _mm256_permute2f128_ps(x, y, 0x31);
+    }
+}
+
+void sheaf__levels_avx2_order(float *o, size_t n)
+{
+    for (float *end = o + n; o < end; o += 64)
+        for (int half = 0; half < 2; half++) {
+            __m256 to[4];
+            float *at = o + half * 16;
+            order_32(at, to);
+            _mm256_store_ps(at, to[0]), _mm256_store_ps(at + W, to[1]);
+            _mm256_store_ps(at + 32, to[2]), _mm256_store_ps(at + 32 + W, to[3]);
+        }
 }
 
 #endif

@@ -168,4 +168,12 @@ void sheaf__levels_avx2_many(const sheaf__attn_split *in, float *s);
 void sheaf__levels_avx2_bf16(const unsigned char *const *rows, uint32_t n, uint32_t dim,
                              uint16_t *dst);
 
+/* The same of dim % 64 == 0 levels, as few_avx2.c reads bf16, which gives outputs whose columns are
+ * in an order of their own. dst: [n, dim] */
+void sheaf__levels_avx2_mixed(const unsigned char *const *rows, uint32_t n, uint32_t dim,
+                              uint16_t *dst);
+
+/* Puts these columns in order, 64 at a time. o: [n] */
+void sheaf__levels_avx2_order(float *o, size_t n);
+
 #endif
