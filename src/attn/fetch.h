@@ -101,11 +101,12 @@ static inline sheaf__attn_ahead sheaf__attn_ahead_of_keys(const sheaf__attn_spli
                                sheaf__attn_after_keys(in, p, n, SHEAF__ATTN_FAR)};
 }
 
-/* The same for values. */
+/* The same for values, of which n at a time may be more than are near. */
 static inline sheaf__attn_ahead sheaf__attn_ahead_of_values(const sheaf__attn_split *in,
                                                             uint32_t p, uint32_t n)
 {
-    return (sheaf__attn_ahead){sheaf__attn_after_values(in, p, n, SHEAF__ATTN_NEAR),
+    const uint32_t near = n > SHEAF__ATTN_NEAR ? n : SHEAF__ATTN_NEAR;
+    return (sheaf__attn_ahead){sheaf__attn_after_values(in, p, n, near),
                                sheaf__attn_after_values(in, p, n, SHEAF__ATTN_FAR)};
 }
 

@@ -17,6 +17,7 @@
 
 #    define CHUNK 16 /* numbers */
 #    define STEP  16 /* positions of V between changes of the output columns */
+#    define STEPS 2  /* at a time where values are looked up first, and so lie in L1 */
 
 /* Half of the chunk at p. */
 INLINE __m256 widen_half(const uint32_t codec, const int half, const unsigned char *p)
@@ -332,18 +333,19 @@ static void order_columns(const sheaf__attn_split *in, float *o)
 
 static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
 {
-    uint16_t levels[STEP][SHEAF_ATTN_MAX_DIM] __attribute__((aligned(32)));
-    unsigned char end[STEP][CHUNK * 4] __attribute__((aligned(32)));
-    const unsigned char *rows[STEP], *ends[STEP];
+    uint16_t levels[STEPS * STEP][SHEAF_ATTN_MAX_DIM] __attribute__((aligned(32)));
+    unsigned char end[STEPS * STEP][CHUNK * 4] __attribute__((aligned(32)));
+    const unsigned char *rows[STEPS * STEP], *ends[STEPS * STEP];
     const int turbo4 = in->codec_v == SHEAF_CODEC_TURBO4;
     const uint32_t codec = turbo4 ? SHEAF_CODEC_BF16 : in->codec_v, dim = in->value_dim;
     const uint32_t bytes = (uint32_t)sheaf__codec_row_bytes(codec, dim);
     const uint32_t whole = (uint32_t)sheaf__codec_row_bytes(codec, dim / CHUNK * CHUNK);
+    const uint32_t step = turbo4 ? STEPS * STEP : STEP;
     const int mixed = turbo4 && dim % 64 == 0;
     memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
     memset(end, 0, sizeof end);
-    for (uint32_t a = in->first; a < in->end; a += STEP) {
-        uint32_t b = least(a + STEP, in->end), row = 0;
+    for (uint32_t a = in->first; a < in->end; a += step) {
+        uint32_t b = least(a + step, in->end), row = 0;
         sheaf__attn_ahead ahead = sheaf__attn_ahead_of_values(in, a, b - a);
         if (mixed) sheaf__levels_avx2_mixed(in->v + a, b - a, dim, levels[0]);
         if (turbo4 && !mixed) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);

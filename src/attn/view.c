@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "attn/fetch.h"
 #include "attn/paths.h"
 #include "base/bits.h"
 #include "base/status.h"
@@ -69,6 +70,18 @@ static void resolve(const side *s, uint64_t row, uint32_t slot, uint32_t p, uint
     for (; p < to; p++, codes += s->row_bytes) at[p] = codes;
 }
 
+/* Brings near the scales of the block that holds absolute position `at`: those of a split are copied at
+ * once, from memory that nothing else fetches. */
+static void fetch_scales(const sheaf_kv_view *view, const side *s, uint64_t at)
+{
+    const uint64_t block = at / view->block_tokens - view->first_block;
+    if (s->scales == 0 || block >= view->n_rows) return;
+    const uint64_t row = view->rows != NULL ? view->rows[block] : block;
+    const unsigned char *from = s->base + row * s->row_stride + s->scales;
+    for (uint32_t b = 0; b < view->block_tokens * sizeof(float); b += SHEAF__ATTN_LINE)
+        __builtin_prefetch(from + b, 0, 2);
+}
+
 void sheaf__attn_view_addresses(const sheaf_kv_view *view, uint32_t kv_head, uint32_t split,
                                 uint32_t first, uint32_t end, sheaf__attn_addresses *out)
 {
@@ -84,6 +97,8 @@ void sheaf__attn_view_addresses(const sheaf_kv_view *view, uint32_t kv_head, uin
         uint32_t to = (uint32_t)sheaf__min_u64(end, (uint64_t)p + view->block_tokens - slot);
         resolve(&k, row, slot, p, to, out->k, out->k_scale);
         resolve(&v, row, slot, p, to, out->v, out->v_scale);
+        fetch_scales(view, &k, (uint64_t)origin + p + SHEAF__ATTN_SPLIT);
+        fetch_scales(view, &v, (uint64_t)origin + p + SHEAF__ATTN_SPLIT);
         p = to;
     }
 }
