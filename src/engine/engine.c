@@ -242,19 +242,33 @@ static void end_cancelled(sheaf__engine *engine)
     }
 }
 
-static void let_go(sheaf__engine *engine, sheaf__request *request)
+static bool is_over(const sheaf__request *request)
+{
+    return request->n_over == request->n_choices;
+}
+
+/* Of one that is over: before it is told, so that whoever has heard of the end sees it counted, and its
+ * place in the queue is free. */
+static void count_end(sheaf__engine *engine, sheaf__request *request)
 {
     sheaf__engine_stats *stats = &engine->stats;
     stats->failed += request->failed;
     stats->cancelled += !request->failed && request->cut;
     stats->finished += !request->failed && !request->cut;
     engine->n_live_choices -= request->n_choices;
+    if (request->admitted) return;
+    pthread_mutex_lock(&engine->mutex);
+    engine->n_queued--;
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static void let_go(sheaf__engine *engine, sheaf__request *request)
+{
     sheaf__engine_tell(engine, request->choices,
                        (sheaf__engine_event){.kind = SHEAF__EVENT_DONE,
                                              .pin = request->pin,
                                              .pinned_tokens = request->pinned_tokens});
     pthread_mutex_lock(&engine->mutex);
-    if (!request->admitted) engine->n_queued--;
     sheaf__list_remove(&request->link);
     sheaf__request_destroy(request, &engine->memory);
     pthread_mutex_unlock(&engine->mutex);
@@ -276,22 +290,32 @@ static uint64_t dense_bytes_of(const sheaf__request *request)
     return bytes;
 }
 
-/* Lets go of the requests that are over, and counts the others. */
-static void sweep(sheaf__engine *engine)
+/* Counts what runs, what waits, and what has come to its end, and shows the figures. */
+static void publish_stats(sheaf__engine *engine)
 {
     sheaf__engine_stats *stats = &engine->stats;
     stats->running = stats->waiting = stats->dense_bytes = 0;
-    for (sheaf__list *at = engine->live.next, *next; at != &engine->live; at = next) {
-        next = at->next;
+    SHEAF__FOR_REQUESTS(engine, at)
+    {
         sheaf__request *request = sheaf__request_of(at);
-        if (request->n_over == request->n_choices) {
-            let_go(engine, request);
+        if (is_over(request)) {
+            count_end(engine, request);
         } else if (holds_blocks(request)) {
             stats->running++;
             stats->dense_bytes += dense_bytes_of(request);
         } else {
             stats->waiting++;
         }
+    }
+    sheaf__snapshot_store(&engine->snapshot, engine->words, stats, SHEAF__ENGINE_WORDS);
+}
+
+/* Lets go of the requests that are over. */
+static void sweep(sheaf__engine *engine)
+{
+    for (sheaf__list *at = engine->live.next, *next; at != &engine->live; at = next) {
+        next = at->next;
+        if (is_over(sheaf__request_of(at))) let_go(engine, sheaf__request_of(at));
     }
 }
 
@@ -305,9 +329,8 @@ bool sheaf__engine_step(sheaf__engine *engine)
     sheaf__engine_plan(engine);
     if (engine->n_shares != 0) sheaf__engine_run_batch(engine);
     engine->stats.steps += engine->n_shares != 0;
+    publish_stats(engine);
     sweep(engine);
-    sheaf__snapshot_store(&engine->snapshot, engine->words, &engine->stats,
-                          SHEAF__ENGINE_WORDS);
     return true;
 }
 

@@ -272,6 +272,77 @@ static void the_map_names_who_has_a_row(void **state)
     host_close(&h);
 }
 
+/* ---- being told of an end ---------------------------------------------------------------- */
+
+typedef struct listener {
+    host *h;
+    sheaf__engine_event_fn *hear; /* the host's own */
+    asked *next;                  /* submitted at the first end; null: nobody */
+    sheaf_status submitted;
+    sheaf__engine_stats stats; /* at the last end */
+} listener;
+
+static int listen_to(void *ctx, const sheaf__engine_event *e)
+{
+    listener *l = ctx;
+    int said = l->hear(l->h, e);
+    if (e->kind != SHEAF__EVENT_DONE) return said;
+    l->stats = host_stats(l->h);
+    if (l->next == NULL) return said;
+    l->submitted = sheaf__engine_submit(l->h->engine, &l->next->ask, &l->next->id, NULL);
+    l->next = NULL;
+    return said;
+}
+
+static void begin_to_listen(listener *l, host *h, asked *next)
+{
+    *l = (listener){.h = h, .hear = h->engine->options.on_event, .next = next};
+    h->engine->options.on_event = listen_to;
+    h->engine->options.on_event_ctx = l;
+}
+
+static void who_hears_of_an_end_finds_it_counted(void **state)
+{
+    (void)state;
+    static host h;
+    static asked a;
+    listener l;
+    host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){0});
+    begin_to_listen(&l, &h, NULL);
+    host_submit(&h, &a, (want){.n = 20, .kind = 1, .max_tokens = 3});
+    host_idle(&h);
+    assert_int_equal(l.stats.running + l.stats.waiting, 0);
+    assert_int_equal(l.stats.finished, 1);
+    assert_int_equal(l.stats.tokens_told, 3);
+    assert_int_equal(l.stats.tokens_computed, 22);
+    host_expect(&h, &a);
+    host_close(&h);
+}
+
+static void who_hears_of_an_end_finds_its_place_free(void **state)
+{
+    (void)state;
+    static host h;
+    static asked runs, waits, next;
+    listener l;
+    host_open(&h, RUNS_LLAMA, SMALL, (sheaf__engine_options){.parallel = 1, .max_queue = 1});
+    host_submit(&h, &runs, (want){.n = 20, .kind = 1, .max_tokens = 5});
+    assert_true(sheaf__engine_step(h.engine));
+    host_submit(&h, &waits, (want){.n = 20, .kind = 2, .max_tokens = 5});
+    host_ask(&h, &next, (want){.n = 20, .kind = 3, .max_tokens = 5});
+    assert_int_equal(sheaf__engine_submit(h.engine, &next.ask, &next.id, NULL), SHEAF_FULL);
+    begin_to_listen(&l, &h, &next);
+    assert_int_equal(sheaf__engine_cancel(h.engine, waits.id), SHEAF_OK);
+    assert_true(sheaf__engine_step(h.engine));
+    assert_true(waits.done && !runs.done);
+    assert_int_equal(l.submitted, SHEAF_OK);
+    assert_int_equal(l.stats.cancelled, 1);
+    host_idle(&h);
+    host_expect(&h, &runs);
+    host_expect(&h, &next);
+    host_close(&h);
+}
+
 /* ---- being stopped ----------------------------------------------------------------------- */
 
 static void the_callback_ends_a_choice(void **state)
@@ -346,6 +417,8 @@ int main(void)
         cmocka_unit_test(jobs_of_other_threads_wake_an_idle_engine),
         cmocka_unit_test(requests_are_seen_as_they_stand),
         cmocka_unit_test(the_map_names_who_has_a_row),
+        cmocka_unit_test(who_hears_of_an_end_finds_it_counted),
+        cmocka_unit_test(who_hears_of_an_end_finds_its_place_free),
         cmocka_unit_test(the_callback_ends_a_choice),
         cmocka_unit_test(one_choice_stops_and_the_others_go_on),
         cmocka_unit_test(who_ends_in_the_queue_is_not_admitted),
