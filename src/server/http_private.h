@@ -80,6 +80,7 @@ struct sheaf__exchange {
     sheaf__http_conn *conn;     /* as mhd */
     uint32_t phase;
     bool suspended;
+    bool let_go;                /* before a handler had it, without a reply */
     const char *allowed_origin; /* for CORS: null: none */
     sheaf__api_error refusal;   /* status 0: none; what is said once the body has been read */
     uint64_t started_ns, linger_until_ns;

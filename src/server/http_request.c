@@ -253,12 +253,19 @@ static void judge(sheaf__exchange *x, const sheaf__http_head *head, const char *
         check(x, head, methods);
 }
 
+/* Nobody waits for a reply, or the server ends: libmicrohttpd closes the connection. */
+static enum MHD_Result let_go(sheaf__exchange *x)
+{
+    x->let_go = true;
+    return MHD_NO;
+}
+
 /* The first call. */
 static enum MHD_Result read_head(sheaf__exchange *x, const char *method, const char *url)
 {
     sheaf__http *http = x->http;
     sheaf__http_head head;
-    if (sheaf__http_is_closing(http)) return MHD_NO;
+    if (sheaf__http_is_closing(http)) return let_go(x);
     sheaf__http_head_read(x->mhd, &head);
     copy_head(x, method, url, &head);
     judge(x, &head, method, url);
@@ -345,7 +352,7 @@ static enum MHD_Result run(sheaf__exchange *x)
     if (x->refusal.status != 0) sheaf__exchange_refuse(x, &x->refusal);
     if (x->reply.status != 0) return sheaf__exchange_send(x);
     bool at_once = (x->route->flags & SHEAF__ROUTE_INLINE) != 0;
-    if (sheaf__http_is_closing(x->http) || (x->conn->hung_up && !at_once)) return MHD_NO;
+    if (sheaf__http_is_closing(x->http) || (x->conn->hung_up && !at_once)) return let_go(x);
     x->phase = SHEAF__PHASE_RUNNING;
     pthread_mutex_lock(&x->lock);
     x->dispatched = true;
@@ -397,7 +404,8 @@ static void report(sheaf__exchange *x, bool whole, enum MHD_RequestTerminationCo
         done.status = x->reply.status;
     else
         done.status = 499;
-    if (x->phase < SHEAF__PHASE_RUNNING && how == MHD_REQUEST_TERMINATED_WITH_ERROR) {
+    if (x->phase < SHEAF__PHASE_RUNNING && !x->let_go &&
+        how == MHD_REQUEST_TERMINATED_WITH_ERROR) {
         done.status = 400; /* libmicrohttpd refused what it read, with a page of its own */
         done.left = false;
     }

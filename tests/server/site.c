@@ -76,12 +76,13 @@ static void serve_stream(void *ctx, sheaf__exchange *x)
 static void hold(site *s, sheaf__exchange *x, bool begun)
 {
     sheaf__exchange_on_left(x, note_left, s);
-    uint32_t at = s->n_claimed++;
-    assert_true(at < SITE_MAX_HELD);
-    s->begun[at] = begun;
-    s->held[at] = x;
-    s->n_held++;
     s->handled++;
+    pthread_mutex_lock(&s->lock);
+    assert_true(s->n_held < SITE_MAX_HELD);
+    s->begun[s->n_held] = begun;
+    s->held[s->n_held] = x;
+    s->n_held++;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void serve_hold(void *ctx, sheaf__exchange *x)
@@ -94,6 +95,12 @@ static void serve_hang(void *ctx, sheaf__exchange *x)
     sheaf__exchange_begin(x, "text/event-stream", ": keepalive\n\n");
     assert_int_not_equal(sheaf__exchange_write(x, "begun\n", 6), SHEAF_E_NO_MEMORY);
     hold(ctx, x, true);
+}
+
+static void serve_block(void *ctx, sheaf__exchange *x)
+{
+    while (sem_wait(&((site *)ctx)->open) != 0) continue;
+    serve_hello(ctx, x);
 }
 
 static void serve_big(void *ctx, sheaf__exchange *x)
@@ -129,6 +136,7 @@ static const sheaf__http_route routes[] = {
     {"GET", "/stream", serve_stream, 0},
     {"POST", "/hold", serve_hold, 0},
     {"POST", "/hang", serve_hang, 0},
+    {"POST", "/block", serve_block, 0},
     {"GET", "/big", serve_big, 0},
 };
 
@@ -153,6 +161,8 @@ void site_open(site *s, sheaf__http_options *options)
 {
     sheaf_error err;
     memset((void *)s, 0, sizeof *s);
+    assert_int_equal(pthread_mutex_init(&s->lock, NULL), 0);
+    assert_int_equal(sem_init(&s->open, 0, 0), 0);
     options->any_port = true;
     options->routes = routes;
     options->n_routes = sizeof routes / sizeof routes[0];
@@ -165,16 +175,15 @@ void site_open(site *s, sheaf__http_options *options)
 
 void site_release(site *s)
 {
-    for (uint32_t i = 0; i < s->n_claimed; i++) {
-        sheaf__exchange *x;
-        while ((x = s->held[i]) == NULL) usleep(100);
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n_held; i++) {
         if (s->begun[i])
-            sheaf__exchange_end(x);
+            sheaf__exchange_end(s->held[i]);
         else
-            sheaf__exchange_reply_static(x, 200, "text/plain", "held\n", 5);
-        s->held[i] = NULL;
+            sheaf__exchange_reply_static(s->held[i], 200, "text/plain", "held\n", 5);
     }
-    s->n_claimed = s->n_held = 0;
+    s->n_held = 0;
+    pthread_mutex_unlock(&s->lock);
 }
 
 bool site_is_idle(void *arg)
@@ -196,6 +205,8 @@ void site_close(site *s)
     site_release(s);
     sheaf__http_close(s->http);
     s->http = NULL;
+    sem_destroy(&s->open);
+    pthread_mutex_destroy(&s->lock);
 }
 
 typedef struct count {
@@ -215,9 +226,8 @@ bool site_holds(site *s, uint32_t n)
     return web_until(reached, &c);
 }
 
-bool site_left(site *s, uint32_t n, int ms)
+bool site_left(site *s, uint32_t n)
 {
-    for (uint64_t end = web_ms() + (uint64_t)ms; s->left < n; usleep(500))
-        if (web_ms() > end) return false;
-    return true;
+    count c = {&s->left, n};
+    return web_until(reached, &c);
 }

@@ -5,12 +5,15 @@
  *   POST /fail     a 429                           GET  /static   SITE_STATIC_BYTES of bytes
  *   GET  /stream   ?n=  &ms= : a stream of n pieces "piece 0\n" ..., with a pause between them
  *   POST /hold     is kept for site_release        POST /hang     a stream begun and kept
+ *   POST /block    keeps its worker until one may go on; then "hello\n"
  *   GET  /big      writes a stream until it may not any more
  *   GET  /open     needs no key
  */
 #ifndef SHEAF_TESTS_SITE_H
 #define SHEAF_TESTS_SITE_H
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "server/http.h"
@@ -28,9 +31,11 @@ typedef struct site {
     _Atomic uint32_t last_status;
     _Atomic uint64_t most_queued; /* bytes, seen by /big */
     _Atomic bool not_ready;
-    _Atomic uint32_t n_claimed, n_held;
-    sheaf__exchange *_Atomic held[SITE_MAX_HELD];
+    pthread_mutex_t lock; /* of what is held, for whoever changes it */
+    _Atomic uint32_t n_held;
+    sheaf__exchange *held[SITE_MAX_HELD];
     bool begun[SITE_MAX_HELD]; /* held[i]: its stream */
+    sem_t open;                /* for /block: one goes on for each post */
     char last_id[80];
 } site;
 
@@ -44,6 +49,6 @@ void site_release(site *s);
 bool site_is_idle(void *site);        /* no exchange is there */
 bool site_is_released(void *site);    /* the same; what is held is given back first */
 bool site_holds(site *s, uint32_t n); /* waits until n are held */
-bool site_left(site *s, uint32_t n, int ms);
+bool site_left(site *s, uint32_t n);  /* waits until n have left */
 
 #endif
