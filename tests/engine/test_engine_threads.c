@@ -1,5 +1,6 @@
 /* test_engine_threads.c - an engine on a thread of its own, asked from others. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <time.h>
 
 #include "engine/engines.h"
@@ -120,20 +121,58 @@ static void draining_ends_when_the_last_is_answered(void **state)
     host_close(&h);
 }
 
+/* A job between two steps that holds the engine up: it begins, and waits to be let on. */
+typedef struct gate {
+    sheaf__engine_job job;
+    sem_t begun, open;
+} gate;
+
+static void hold_up(sheaf__engine *engine, sheaf__engine_job *job)
+{
+    gate *g = SHEAF__CONTAINER(job, gate, job);
+    (void)engine;
+    sem_post(&g->begun);
+    while (sem_wait(&g->open) != 0) continue;
+}
+
+/* A job that submits requests, and the gate to come after their first step. */
+typedef struct asking {
+    sheaf__engine_job job;
+    gate *after;
+    asked *asked;
+    uint32_t n;
+} asking;
+
+static void ask_and_hold(sheaf__engine *engine, sheaf__engine_job *job)
+{
+    asking *a = SHEAF__CONTAINER(job, asking, job);
+    for (uint32_t i = 0; i < a->n; i++) host_send(a->asked[i].host, &a->asked[i]);
+    sheaf__engine_post(engine, &a->after->job);
+}
+
+/* They have run one step when the engine is stopped, however slow this thread is. */
 static void stopping_cancels_what_is_there_and_wakes_who_sleeps(void **state)
 {
     (void)state;
     static host h;
     static asked a[4];
+    gate g = {.job.fn = hold_up};
+    asking first = {.job.fn = ask_and_hold, .after = &g, .asked = a, .n = 4};
+    assert_int_equal(sem_init(&g.begun, 0, 0) | sem_init(&g.open, 0, 0), 0);
     host_open(&h, RUNS_LLAMA, (sheaf__model_options){0}, (sheaf__engine_options){0});
-    pthread_t engine = start(&h); /* sleeps: there is nothing to do */
     for (uint32_t i = 0; i < 4; i++)
-        host_submit(&h, &a[i], (want){.n = 400, .kind = i, .max_tokens = 60});
+        host_ask(&h, &a[i], (want){.n = 400, .kind = i, .max_tokens = 60});
+    pthread_t engine = start(&h); /* sleeps: there is nothing to do */
+    sheaf__engine_post(h.engine, &first.job);
+    while (sem_wait(&g.begun) != 0) continue;
+    assert_int_equal(host_stats(&h).steps, 1);
     sheaf__engine_stop(h.engine);
+    sem_post(&g.open);
     assert_int_equal(pthread_join(engine, NULL), 0);
     for (uint32_t i = 0; i < 4; i++) assert_true(a[i].done && !a[i].broken);
     assert_int_equal(host_stats(&h).cancelled, 4);
     host_close(&h);
+    sem_destroy(&g.begun), sem_destroy(&g.open);
 
     host_open(&h, RUNS_LLAMA, (sheaf__model_options){0}, (sheaf__engine_options){0});
     engine = start(&h);

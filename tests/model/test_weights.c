@@ -696,7 +696,7 @@ static void random_names_give_published_geometries(void **state)
 
 typedef struct progress {
     unsigned calls;
-    uint64_t done, total, last_ns;
+    uint64_t done, total;
 } progress;
 
 static void on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
@@ -704,10 +704,6 @@ static void on_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
     progress *p = ctx;
     assert_string_equal(what, "making random weights");
     assert_true(done >= p->done && done <= total);
-    uint64_t now = sheaf__clock_ns();
-    /* at most one a tenth of a second, but for the last */
-    if (p->calls > 0 && done < total) assert_true(now - p->last_ns >= 90000000);
-    p->last_ns = now;
     p->done = done;
     p->total = total;
     p->calls++;
@@ -728,9 +724,10 @@ static void a_large_model_reports_its_progress(void **state)
     uint64_t took = sheaf__clock_ns() - begin;
     /* 151,936 * 1,024 + 1,024, and a layer of 15,730,944 */
     assert_int_equal(w->n_parameters, 171314432);
-    if (took > 150000000) assert_true(p.calls >= 2);
+    /* one a tenth of a second at most, and the last; the machine may stand still before or after it */
+    if (took > 600000000) assert_true(p.calls >= 2);
     if (p.calls != 0) assert_true(p.done == p.total && p.total > 2 * 171300000u);
-    assert_true(p.calls <= 2 + took / 90000000);
+    assert_true(p.calls <= 1 + took / 100000000);
     sheaf__weights_close(w);
 }
 

@@ -183,13 +183,18 @@ static void slow_go_on(uint32_t i, bool all)
     slow[i].next_ms = web_ms() + 100;
 }
 
+/* The rest of each at once. */
+static void slow_hurry(void)
+{
+    for (uint32_t i = 0; i < N_SLOW; i++) slow_go_on(i, true);
+}
+
 /* Each is told the same as the others. */
 static void slow_end(void)
 {
     char *first = NULL;
     for (uint32_t i = 0; i < N_SLOW; i++) {
         web_reply r;
-        slow_go_on(i, true);
         assert_true(web_read(slow[i].fd, &r));
         if (r.status != 200) fail_msg("a slow client: %d %s", r.status, r.body);
         json_t *said = json_loads(r.body, 0, NULL);
@@ -287,6 +292,7 @@ static rest round_of(uint32_t n, uint32_t *n_right)
         assert_int_equal(pthread_create(&well[i].thread, NULL, ask_well, &well[i]), 0);
     }
     entertain(n);
+    slow_hurry(); /* before anybody is waited for: they have TIMEOUT_S from one piece to the next */
     atomic_store(&enough, true);
     *n_right = 0;
     for (uint32_t i = 0; i < N_WELL; i++) {
@@ -325,7 +331,7 @@ static void nothing_stays_of_thousands_who_leave_at_any_moment(void **state)
     print_message("# %lld of the engine's requests cancelled; %u right answers beside them\n",
                   (long long)cancelled, n_right);
     rest_compare(&before, &after, MEMORY_MARGIN);
-    assert_true(cancelled > n / 3);
+    assert_true(cancelled > n / 12); /* a tenth leave amid tokens */
     assert_true(n_right > 0);
     char *log = program_log(&server);
     if (strstr(log, " error ") != NULL) fail_msg("%s", log);

@@ -60,10 +60,10 @@ tap_equal the_length_is_the_one_of_get "$(curl -sS --max-time 10 "$url/v1/models
 
 big 8 >"$work/big"
 big 17 >"$work/huge"
-ask -v -H 'Expect: 100-continue' --data-binary @"$work/big" >"$work/reply" 2>"$work/verbose"
+ask -v --expect100-timeout 20 -H 'Expect: 100-continue' --data-binary @"$work/big" >"$work/reply" 2>"$work/verbose"
 tap_equal a_big_body_is_asked_for "100 Continue" "$(grep -o '100 Continue' "$work/verbose" | head -n 1)"
 tap_equal a_big_body_is_read "$want" "$(text <"$work/reply")"
-ask -H 'Expect: 100-continue' --data-binary @"$work/huge" -w '\n%{size_upload} %{http_code}' >"$work/reply" || true
+ask --expect100-timeout 20 -H 'Expect: 100-continue' --data-binary @"$work/huge" -w '\n%{size_upload} %{http_code}' >"$work/reply" || true
 sent=$(tail -n 1 "$work/reply")
 tap_equal what_is_too_big_is_refused_before_it_is_sent "0 413" "$sent"
 ask -H 'Expect:' --data-binary @"$work/huge" -w '\n%{http_code}' >"$work/reply" 2>/dev/null || true

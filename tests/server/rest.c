@@ -9,16 +9,29 @@
 #define PATIENCE_NS 60000000000ull
 #define MOMENT_US   5000
 
-static uint32_t count_descriptors(const program *p)
+static uint32_t count_descriptors(const program *p, bool sockets)
 {
-    char path[64];
+    char path[64], to[8];
     uint32_t n = 0;
     snprintf(path, sizeof path, "/proc/%d/fd", (int)p->pid);
     DIR *dir = opendir(path);
     assert_non_null(dir);
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        ssize_t got = readlinkat(dirfd(dir), e->d_name, to, 7);
+        n += !sockets || (got == 7 && memcmp(to, "socket:", 7) == 0);
+    }
     closedir(dir);
     return n;
+}
+
+/* The connection that asked last goes, too: the one that listens is left. */
+static void await_one_socket(const program *p)
+{
+    for (uint64_t start = sheaf__clock_ns(); count_descriptors(p, true) != 1;) {
+        if (sheaf__clock_ns() - start > PATIENCE_NS) fail_msg("it has sockets still");
+        usleep(MOMENT_US);
+    }
 }
 
 /* The connection that asks is one itself. */
@@ -104,8 +117,8 @@ rest rest_wait(const program *p)
     check_figures(stats);
     check_empty(stats);
     json_decref(stats);
-    usleep(MOMENT_US); /* the connection that asked goes, too */
-    return (rest){program_memory(p, "RssAnon:"), count_descriptors(p)};
+    await_one_socket(p);
+    return (rest){program_memory(p, "RssAnon:"), count_descriptors(p, false)};
 }
 
 void rest_compare(const rest *before, const rest *after, uint64_t margin)

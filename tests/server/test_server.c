@@ -73,17 +73,28 @@ static void send_request(int fd, const char *method, const char *path, const cha
     assert_int_equal(send(fd, text, (size_t)n, MSG_NOSIGNAL), n);
 }
 
-/* Reads until `mark` has come, into text. False: the connection ended before. */
-static bool read_until(int fd, const char *mark, char text[static REPLY])
+/* Reads until `mark` has come behind what is in text. False: the connection ended before. */
+static bool read_on(int fd, const char *mark, char text[static REPLY])
 {
-    size_t n = 0;
-    for (text[0] = 0; strstr(text, mark) == NULL; text[n] = 0) {
-        if (n + 1 == REPLY) n = 0; /* of a long stream the latest part */
+    enum { KEPT = 64 };
+    for (size_t n = strlen(text); strstr(text, mark) == NULL; text[n] = 0) {
+        if (n + 1 ==
+            REPLY) { /* of a long stream the latest part: a mark may have begun there */
+            memmove(text, text + n - KEPT, KEPT);
+            n = KEPT;
+        }
         ssize_t got = recv(fd, text + n, REPLY - 1 - n, 0);
         if (got <= 0) return false;
         n += (size_t)got;
     }
     return true;
+}
+
+/* The same from an empty text on. */
+static bool read_until(int fd, const char *mark, char text[static REPLY])
+{
+    text[0] = 0;
+    return read_on(fd, mark, text);
 }
 
 /* Asks on a connection that stays; returns the reply's status. */
@@ -114,10 +125,9 @@ static int ask_once(const sheaf__server *server, const char *method, const char 
     return status;
 }
 
-/* A stream whose first piece has come. */
-static int begin_stream(const sheaf__server *server, uint32_t n_tokens)
+/* A stream whose first piece has come, into text; maybe more has. */
+static int begin_stream(const sheaf__server *server, uint32_t n_tokens, char text[static REPLY])
 {
-    static char text[REPLY];
     char body[256];
     int fd = connect_to(server);
     snprintf(body, sizeof body, LONG, n_tokens);
@@ -189,19 +199,19 @@ static void a_model_is_named_after_its_directory(void **state)
 static void a_drained_server_ends_its_streams_whole(void **state)
 {
     (void)state;
-    static char text[REPLY];
+    static char text[REPLY], streamed[REPLY];
     sheaf__server *server = open_serving();
     int others[2] = {connect_to(server), connect_to(server)}; /* each is answered once more */
     for (int i = 0; i < 2; i++)
         assert_int_equal(ask(others[i], "GET", "/health", "", text), 200);
-    int stream = begin_stream(server, 40);
+    int stream = begin_stream(server, 40, streamed);
     sheaf__server_drain(server);
     sheaf__server_drain(server); /* any number */
     assert_int_equal(ask(others[0], "GET", "/health", "", text), 503);
     assert_non_null(strstr(text, "draining"));
     assert_int_equal(ask(others[1], "POST", "/v1/completions", "{\"prompt\":\"a\"}", text),
                      503);
-    assert_true(read_until(stream, "data: [DONE]", text));
+    assert_true(read_on(stream, "data: [DONE]", streamed));
     assert_true(sheaf__server_wait(server, 20000));
     close(stream);
     for (int i = 0; i < 2; i++) close(others[i]);
@@ -229,14 +239,14 @@ static void a_stopped_server_cuts_its_streams(void **state)
     (void)state;
     static char text[REPLY];
     sheaf__server *server = open_serving();
-    int stream = begin_stream(server, 7000);
+    int stream = begin_stream(server, 7000, text);
     assert_false(sheaf__server_wait(server, 0));
     assert_false(sheaf__server_wait(server, 30));
     sheaf__server_stop(server);
     sheaf__server_drain(server); /* changes nothing any more */
     assert_true(sheaf__server_wait(server, 20000));
     assert_int_equal(atomic_load(&server->state), SHEAF__SERVER_STOPPED);
-    assert_true(read_until(stream, "\r\n0\r\n\r\n", text)); /* what there was came whole */
+    assert_true(read_on(stream, "\r\n0\r\n\r\n", text)); /* what there was came whole */
     close(stream);
     close_server(server);
 }
@@ -244,9 +254,10 @@ static void a_stopped_server_cuts_its_streams(void **state)
 static void closing_alone_is_enough(void **state)
 {
     (void)state;
+    static char text[REPLY];
     int streams[3];
     sheaf__server *server = open_serving();
-    for (int i = 0; i < 3; i++) streams[i] = begin_stream(server, 7000);
+    for (int i = 0; i < 3; i++) streams[i] = begin_stream(server, 7000, text);
     close(streams[0]);
     close_server(server);
     close(streams[1]);

@@ -179,15 +179,15 @@ async function errors(program, client) {
 async function leaving(program, client) {
   const goneAfter = async (what, leave) => {
     const before = await program.stats();
-    const from = Date.now();
     await leave();
+    const from = Date.now();
     const after = await until(`${what} is gone`, async () => {
       const stats = await program.stats();
       return stats.requests_running + stats.requests_waiting === 0 && stats;
     });
     console.log(`# ${what}: gone after ${Date.now() - from} ms, ${after.steps - before.steps} steps`);
     same('cancelled', after.requests.cancelled, before.requests.cancelled + 1);
-    same('in time', Date.now() - from < 1000 || after.steps - before.steps < 4, true);
+    same('in time', Date.now() - from < 5000 || after.steps - before.steps < 4, true);
     const later = await program.stats();
     same('no token is computed any more', later.tokens_computed, after.tokens_computed);
     same('only the cache holds blocks', later.paged_blocks_live, later.blocks);
@@ -212,8 +212,8 @@ async function leaving(program, client) {
     await asked;
   });
   await check('a_timeout_is_a_timeout_error_and_ends_the_request', async () => {
-    await goneAfter('who waited 200 ms', () => failure(OpenAI.APIConnectionTimeoutError,
-      client.completions.create(endless, { timeout: 200 })));
+    await goneAfter('who waited a second', () => failure(OpenAI.APIConnectionTimeoutError,
+      client.completions.create(endless, { timeout: 1000 })));
   });
 }
 
