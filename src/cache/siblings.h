@@ -23,6 +23,7 @@ typedef struct sheaf__sibling {
     sheaf__twig *in;       /* that names it; null: it is alone, or nobody's */
     const int32_t *tokens; /* [n], n > 0, compared; no member's are a prefix of another's */
     uint32_t n;
+    uint32_t place; /* in the twig */
 } sheaf__sibling;
 
 /* All zeros: an empty one. With less than two members it has no twig. */
