@@ -21,7 +21,7 @@ void sheaf__event_stored(sheaf_prefix *cache, const sheaf__node *node, uint32_t 
     event.n_keys = n_blocks;
     event.parent = first_block == 0 ? node->before : node->keys[first_block - 1];
     event.keys = node->keys + first_block;
-    event.tokens = node->tokens + (uint64_t)first_block * cache->block_tokens;
+    event.tokens = sheaf__node_tokens(node) + (uint64_t)first_block * cache->block_tokens;
     tell(cache, &event);
 }
 

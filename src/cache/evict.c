@@ -93,9 +93,6 @@ static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
 
 /* ---- looking ahead ----------------------------------------------------------------------- */
 
-/* How many victims ahead it begins. */
-#define AHEAD 6
-
 /* What is one pointer from a node. */
 static void fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
 {
@@ -115,19 +112,24 @@ static void fetch_far(const sheaf_prefix *cache, const sheaf__node *node)
 }
 
 /* The order of use is not that of memory: each victim would be waited for, pointer by pointer. So while
- * one goes, the next ones are fetched, each one pointer further than the one after it. */
+ * one goes, the next ones are fetched, each one pointer further than the one after it:
+ *
+ *     leaf  1  2  3    4  5       6       7  ...  11  12
+ *                 far     beside  hint ------------>  node
+ */
 static void look_ahead(const sheaf_prefix *cache, const sheaf__node *leaf)
 {
     const sheaf__list *list = &cache->levels[leaf->level], *use = &leaf->use;
-    const sheaf__node *next[AHEAD];
-    for (uint32_t i = 0; i < AHEAD; i++) {
+    const sheaf__node *next[SHEAF__AHEAD];
+    for (uint32_t i = 0; i < SHEAF__AHEAD; i++) {
         use = use->next;
         if (use == list) return;
         next[i] = SHEAF__CONTAINER(use, const sheaf__node, use);
     }
-    sheaf__node_fetch(next[5]);
-    fetch_beside(cache, next[3]);
-    fetch_far(cache, next[1]);
+    const sheaf__node *last = next[SHEAF__AHEAD - 1];
+    sheaf__node_fetch(last->ahead != 0 ? (const sheaf__node *)last->ahead : last);
+    fetch_beside(cache, next[SHEAF__AHEAD - 2]);
+    fetch_far(cache, next[SHEAF__AHEAD - 4]);
 }
 
 /* ---- in order ---------------------------------------------------------------------------- */

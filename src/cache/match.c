@@ -80,7 +80,8 @@ void sheaf__path_find(const sheaf_prefix *cache, const sheaf_key *space, const i
         sheaf__node *child = next_child(cache, at, next, rest, out);
         if (child == NULL) return;
         uint32_t n = rest < child->n_tokens ? rest : child->n_tokens;
-        uint32_t same = bt + sheaf__tokens_common(child->tokens + bt, next + bt, n - bt);
+        uint32_t same =
+            bt + sheaf__tokens_common(sheaf__node_tokens(child) + bt, next + bt, n - bt);
         out->node = child;
         out->n_blocks = same / bt;
         out->common = same % bt;

@@ -70,8 +70,8 @@ static void set_body(const sheaf_prefix *cache, sheaf__node *node, void *body,
 {
     node->keys = body;
     node->capacity_blocks = capacity;
-    node->tokens = (int32_t *)(void *)sheaf__node_place(node, cache->n_groups, 0);
-    node->sibling.tokens = node->tokens;
+    node->sibling.tokens =
+        (const int32_t *)(const void *)sheaf__node_place(node, cache->n_groups, 0);
 }
 
 /* Blocks that the body behind a node has place for. */
@@ -246,7 +246,7 @@ sheaf_status sheaf__node_reserve(sheaf_prefix *cache, sheaf__node *node, uint32_
     set_body(cache, node, body, capacity);
     if (old.n_blocks != 0) {
         memcpy(node->keys, old.keys, sheaf__node_whole(cache, node) * sizeof *node->keys);
-        memcpy(node->tokens, old.tokens, node->n_tokens * sizeof *node->tokens);
+        memcpy(sheaf__node_tokens(node), old.sibling.tokens, node->n_tokens * sizeof(int32_t));
         for (uint32_t g = 0; g < cache->n_groups; g++)
             memcpy(sheaf__node_place(node, g, 0), sheaf__node_place(&old, g, 0),
                    node->n_blocks * sizeof(sheaf__place));

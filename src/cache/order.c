@@ -27,6 +27,7 @@ static sheaf__node *of_use(sheaf__list *use)
 void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node)
 {
     sheaf__list_remove(&node->use);
+    node->ahead = 0;
     if (node->pinned_below != 0 || node->parent == NULL) return;
     sheaf__list *list = &cache->levels[node->level], *front = list->next, *back = list->prev;
     for (;;) {
@@ -48,6 +49,7 @@ void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node)
 static void let_wait(sheaf_prefix *cache, sheaf__node *node)
 {
     sheaf__list_remove(&node->use);
+    node->ahead = 0;
     if (node->pinned_below == 0 && node->parent != NULL)
         sheaf__list_insert(&cache->fallen[node->level], &node->use);
 }
@@ -145,14 +147,28 @@ sheaf__node *sheaf__order_first(const sheaf_prefix *cache)
     return NULL;
 }
 
+/* Tells the node that comes SHEAF__AHEAD before the last one of it: who goes through the list wants that
+ * one soon, and would learn of it late, since each line of memory names only the next. */
+static void leave_hint(const sheaf__list *list)
+{
+    sheaf__list *use = list->prev;
+    for (uint32_t i = 0; i < SHEAF__AHEAD; i++) {
+        use = use->prev;
+        if (use == list) return;
+    }
+    of_use(use)->ahead = (uintptr_t)of_use(list->prev);
+}
+
 void sheaf__ledger_touch(sheaf_prefix *cache, sheaf__node *node)
 {
     uint64_t now = sheaf__prefix_now(cache);
     for (; node != NULL && node->parent != NULL; node = node->parent) {
         node->last_use_ns = now;
         node->use_order = ++cache->n_uses;
+        node->ahead = 0;
         sheaf__list_remove(&node->use);
-        if (node->pinned_below == 0)
-            sheaf__list_insert(&cache->levels[node->level], &node->use);
+        if (node->pinned_below != 0) continue;
+        sheaf__list_insert(&cache->levels[node->level], &node->use);
+        leave_hint(&cache->levels[node->level]);
     }
 }

@@ -82,6 +82,7 @@ struct sheaf__node {
     sheaf__list use;        /* in a list of the ledger, or alone */
 
     sheaf__node *parent; /* null: a root */
+    uintptr_t ahead; /* where a node used somewhat later is or was; 0: unknown. Only to fetch */
     sheaf__siblings children;
     sheaf_key *keys;    /* [n_tokens / block_tokens]; what is behind it: node.c */
     uint64_t use_order; /* number of its last use; lists are in this order */
@@ -93,7 +94,6 @@ struct sheaf__node {
     uint16_t level; /* the highest of its own and its children's */
     uint16_t slot;  /* node.c: in its chunk */
 
-    int32_t *tokens;  /* [n_tokens] */
     int32_t priority; /* its own */
     uint32_t n_pins;
 
@@ -184,6 +184,12 @@ SHEAF_WARN sheaf_status sheaf__prompt_check(const sheaf_prompt *prompt);
 static inline uint32_t sheaf__node_end(const sheaf__node *node)
 {
     return node->start + node->n_tokens;
+}
+
+/* [n_tokens] */
+static inline int32_t *sheaf__node_tokens(const sheaf__node *node)
+{
+    return (int32_t *)node->sibling.tokens; /* which lie in the node's own memory */
 }
 
 /* Places are [n_groups][capacity_blocks], behind the keys. */

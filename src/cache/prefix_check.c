@@ -48,13 +48,15 @@ static sheaf_status check_children(const sheaf_prefix *cache, const sheaf__node 
     for (const sheaf__node *child = sheaf__node_first_child(node); child != NULL;
          before = child, child = sheaf__node_next_sibling(child), n++) {
         uint32_t own = child->n_tokens < bt ? child->n_tokens : bt;
-        if (child->parent != node || child->sibling.tokens != child->tokens ||
-            child->sibling.n != own)
+        const void *tokens =
+            sheaf__node_place(child, cache->n_groups, 0); /* behind all places */
+        if (child->parent != node || child->sibling.tokens != tokens || child->sibling.n != own)
             return broken(err, 2, "a child is entered wrongly at", child->start);
         if (before == NULL) continue;
         uint32_t both = before->sibling.n < own ? before->sibling.n : own;
-        uint32_t common = sheaf__tokens_common(before->tokens, child->tokens, both);
-        if (common == both || before->tokens[common] > child->tokens[common])
+        const int32_t *a = before->sibling.tokens, *b = child->sibling.tokens;
+        uint32_t common = sheaf__tokens_common(a, b, both);
+        if (common == both || a[common] > b[common])
             return broken(err, 2, "children out of order, or one a prefix of another, at",
                           child->start);
     }
@@ -102,7 +104,7 @@ static sheaf_status check_keys(const sheaf_prefix *cache, const sheaf__node *nod
         sheaf_key key;
         uint32_t block = UINT32_MAX;
         SHEAF__TRY(sheaf_key_next(sheaf__node_key_before(node, i),
-                                  node->tokens + (uint64_t)i * bt, bt, &key));
+                                  sheaf__node_tokens(node) + (uint64_t)i * bt, bt, &key));
         if (memcmp(&key, &node->keys[i], sizeof key) != 0)
             return broken(err, 4, "a key does not follow from its tokens, at", node->start);
         if (sheaf__index_find(cache, &key, &block) != node || block != i)

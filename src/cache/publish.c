@@ -249,8 +249,8 @@ static void fill(plan *p, sheaf__node *node, uint32_t at, uint32_t number, uint3
     sheaf_prefix *cache = p->cache;
     uint32_t bt = cache->block_tokens, from = number * bt;
     uint32_t end = from + n * bt < p->n ? from + n * bt : p->n;
-    memcpy(node->tokens + (uint64_t)at * bt, sheaf_sequence_tokens(p->seq) + from,
-           (end - from) * sizeof *node->tokens);
+    memcpy(sheaf__node_tokens(node) + (uint64_t)at * bt, sheaf_sequence_tokens(p->seq) + from,
+           (end - from) * sizeof(int32_t));
     cache->stats.tokens += at * bt + (end - from) - node->n_tokens;
     cache->stats.inserted_tokens += at * bt + (end - from) - node->n_tokens;
     sheaf__node_set_length(cache, node, at * bt + (end - from));

@@ -98,8 +98,9 @@ static void copy_blocks(const sheaf_prefix *cache, sheaf__node *into, uint32_t t
     uint32_t n_keys = from + n < whole ? n : whole - from;
     uint32_t end = from + n < node->n_blocks ? (from + n) * bt : node->n_tokens;
     memmove(into->keys + to, node->keys + from, n_keys * sizeof *into->keys);
-    memmove(into->tokens + (uint64_t)to * bt, node->tokens + (uint64_t)from * bt,
-            (end - from * bt) * sizeof *into->tokens);
+    memmove(sheaf__node_tokens(into) + (uint64_t)to * bt,
+            sheaf__node_tokens(node) + (uint64_t)from * bt,
+            (end - from * bt) * sizeof(int32_t));
     for (uint32_t g = 0; g < cache->n_groups; g++)
         memmove(sheaf__node_place(into, g, to), sheaf__node_place(node, g, from),
                 n * sizeof(sheaf__place));

@@ -117,6 +117,9 @@ void sheaf__order_place(sheaf_prefix *cache, sheaf__node *node);
 void sheaf__order_fall_begin(sheaf_prefix *cache);
 void sheaf__order_fall_end(sheaf_prefix *cache);
 
+/* How many uses later the node is of which a node has a hint, mostly. */
+#define SHEAF__AHEAD 6
+
 /* The node that leaves first, which is a leaf. Null: all are pinned, or there is none. */
 sheaf__node *sheaf__order_first(const sheaf_prefix *cache);
 

@@ -205,6 +205,36 @@ static void host_memory_follows_the_number_of_entries(void **state)
 
 /* ---- compaction and the check ------------------------------------------------------------ */
 
+static const sheaf__node *n_later(const sheaf_prefix *cache, const sheaf__node *node,
+                                  uint32_t n)
+{
+    const sheaf__list *list = &cache->levels[node->level], *use = &node->use;
+    while (n-- != 0 && use != list) use = use->next;
+    return use == list ? NULL : SHEAF__CONTAINER(use, const sheaf__node, use);
+}
+
+/* Nothing but speed hangs on hints, so only here it is seen whether they are right. */
+static void who_leaves_later_is_known_some_uses_before(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r, 1, 32, NULL);
+    for (char c = 'a'; c < 'q'; c++) cache_text(&r, (char[]){c, c, c, c, 0});
+    assert_int_equal(found(&r, "cccc"), 4);
+    sheaf_match match;
+    sheaf_sequence_destroy(matched(&r, "cccc", &match)); /* now it is the last one */
+    const sheaf__node *first = sheaf__order_first(r.cache);
+    for (uint32_t i = 0; i < 16; i++) {
+        const sheaf__node *node = n_later(r.cache, first, i);
+        const sheaf__node *later = n_later(r.cache, node, SHEAF__AHEAD);
+        if (i < 2) /* c was between */
+            assert_ptr_equal(n_later(r.cache, node, SHEAF__AHEAD - 1), node->ahead);
+        else
+            assert_int_equal((uintptr_t)later, node->ahead);
+    }
+    rig_close(&r);
+}
+
 static void moved_blocks_are_found_where_they_are(void **state)
 {
     (void)state;
@@ -241,8 +271,9 @@ static void the_check_names_what_is_broken(void **state)
     cache_text(&r, "aaaacccc");
     sheaf__node *leaf = sheaf__nodes_first(r.cache), *parent = leaf->parent;
     leaf->start++, assert_broken(&r, "invariant 1"), leaf->start--;
-    leaf->tokens[0] = 'x', assert_broken(&r, "invariant 4"), leaf->tokens[0] = 'b';
-    leaf->tokens[0] = 'c', assert_broken(&r, "invariant"), leaf->tokens[0] = 'b';
+    int32_t *tokens = sheaf__node_tokens(leaf);
+    tokens[0] = 'x', assert_broken(&r, "invariant 4"), tokens[0] = 'b';
+    tokens[0] = 'c', assert_broken(&r, "invariant"), tokens[0] = 'b';
     sheaf__node_place(leaf, 0, 0)->generation++, assert_broken(&r, "invariant 3");
     sheaf__node_place(leaf, 0, 0)->generation--;
     leaf->keys[0].bytes[3]++, assert_broken(&r, "invariant 4"), leaf->keys[0].bytes[3]--;
@@ -270,6 +301,7 @@ int main(void)
         cmocka_unit_test(slabs_that_fall_empty_serve_another_group),
         cmocka_unit_test(host_memory_follows_the_number_of_entries),
         cmocka_unit_test(foresight_agrees_with_what_evicting_brings),
+        cmocka_unit_test(who_leaves_later_is_known_some_uses_before),
         cmocka_unit_test(moved_blocks_are_found_where_they_are),
         cmocka_unit_test(the_check_names_what_is_broken),
     };
