@@ -101,13 +101,6 @@ static uint64_t padded(uint64_t x, uint64_t multiple)
     return sheaf__ceil_div_u64(x, multiple) * multiple;
 }
 
-/* Floats of a prepared row: a line more than its numbers, or rows of a power of two would all
- * fall into one set of the cache. */
-static uint64_t padded_row(uint64_t k)
-{
-    return padded(k, SHEAF__MATMUL_LANES) + SHEAF__MATMUL_LANES;
-}
-
 static uint32_t chunk_rows(const sheaf__matmul_kernels *kernels)
 {
     return (uint32_t)padded(CHUNK_ROWS, kernels->tile_rows);
@@ -123,7 +116,7 @@ static uint64_t x_size(const sheaf__matmul_kernels *kernels, uint32_t m, uint32_
 {
     if (kernels->tile_rows == 0) return 0;
     uint64_t rows = sheaf__min_u64(m, chunk_rows(kernels));
-    return padded(rows, kernels->tile_rows) * padded_row(k);
+    return padded(rows, kernels->tile_rows) * padded(k, SHEAF__MATMUL_LANES);
 }
 
 sheaf_status sheaf__matmul_reserve(sheaf__matmul *mm, uint32_t m, uint32_t n, uint32_t k)
@@ -218,10 +211,8 @@ static void run_streamed(sheaf__matmul *mm, sheaf__matmul_rows rows)
 {
     const sheaf__matrix *w = rows.w;
     if (mm->kernels->prepare_x != NULL) {
-        uint64_t stride = padded_row(w->k);
-        for (uint32_t r = 0; r < rows.m; r++)
-            mm->kernels->prepare_x(rows.x + r * rows.x_stride, w->k, w->dtype,
-                                   mm->x + r * stride);
+        uint64_t stride = padded(w->k, SHEAF__MATMUL_LANES);
+        mm->kernels->prepare_x(&rows, mm->x, stride);
         rows.x = mm->x;
         rows.x_stride = stride;
     }

@@ -24,8 +24,7 @@
 /* One product, as the streamed form sees it. */
 typedef struct sheaf__matmul_rows {
     const sheaf__matrix *w;
-    const float
-        *x; /* [m, x_stride], as prepare_x left it, or the caller's where there is none */
+    const float *x; /* [m, x_stride], or what prepare_x made of it */
     uint64_t x_stride;
     uint32_t m;
     float *y; /* [m, y_stride] */
@@ -45,9 +44,10 @@ typedef struct sheaf__matmul_kernels {
     uint32_t tile_cols;
     uint32_t group_tiles; /* most tiles, one below the other, that a call of `tiles` takes */
 
-    /* Copies one row of k numbers to out, padded with +0 to a multiple of 16, in the order that
-     * stream wants for weights of `dtype`. Null: stream reads x in place. */
-    void (*prepare_x)(const float *x, uint32_t k, uint32_t dtype, float *out);
+    /* Copies the job's x to out, as many floats as [m, out_stride] has (out_stride: k rounded up
+     * to a multiple of 16 at least), in the order that stream wants. Null: stream reads x in
+     * place. */
+    void (*prepare_x)(const sheaf__matmul_rows *job, float *out, uint64_t out_stride);
 
     /* y[:, begin..end) of the product. */
     void (*stream)(const sheaf__matmul_rows *job, uint32_t begin, uint32_t end);
