@@ -4,7 +4,8 @@
  * each head's part of a block in another place: too short for the processor to guess what follows.
  * So each position that is read fetches two others of that order:
  *
- *     read          near: every line, into L1      far: every second line, into L2
+ *     read          near: every line, into L1      far: every second line, of quantized rows every
+ *                                                  one, into L2
  *     p             p + NEAR                       p + FAR
  *
  * A core can wait for some 16 lines in L1 at a time, too few for the memory's speed times its delay,
@@ -20,6 +21,11 @@
 #define SHEAF__ATTN_NEAR 16
 #define SHEAF__ATTN_FAR  128
 #define SHEAF__ATTN_LINE 64 /* bytes */
+
+/* Lines of which one is fetched far: the short rows of quantized codecs ask for few anyway, and do not
+ * wait for a second line that the first did not bring along. */
+#define SHEAF__ATTN_EACH           2
+#define SHEAF__ATTN_EACH_QUANTIZED 1
 
 /* Bytes [from, to) of the two rows. */
 static inline __attribute__((always_inline)) void
@@ -119,21 +125,21 @@ sheaf__attn_fetch_near(const unsigned char *row, size_t from, size_t to)
         __builtin_prefetch(row + b, 0, 3);
 }
 
-/* Every second one, into L2. */
+/* Every `each`-th one, into L2. */
 static inline __attribute__((always_inline)) void
-sheaf__attn_fetch_far(const unsigned char *row, size_t from, size_t to)
+sheaf__attn_fetch_far(const unsigned char *row, size_t from, size_t to, const size_t each)
 {
-    const size_t two = 2 * SHEAF__ATTN_LINE;
-    for (size_t b = (from + two - 1) & ~(two - 1); b < to; b += two)
+    const size_t step = each * SHEAF__ATTN_LINE;
+    for (size_t b = (from + step - 1) & ~(step - 1); b < to; b += step)
         __builtin_prefetch(row + b, 0, 2);
 }
 
-/* The same for n whole rows of both distances. */
+/* n whole rows of both distances. */
 static inline __attribute__((always_inline)) void
-sheaf__attn_fetch_ahead(sheaf__attn_ahead ahead, uint32_t n, size_t bytes)
+sheaf__attn_fetch_ahead(sheaf__attn_ahead ahead, uint32_t n, size_t bytes, const size_t each)
 {
     for (uint32_t i = 0; i < n; i++) {
-        sheaf__attn_fetch_far(ahead.far[i], 0, bytes);
+        sheaf__attn_fetch_far(ahead.far[i], 0, bytes, each);
         sheaf__attn_fetch_near(ahead.near[i], 0, bytes);
     }
 }

@@ -126,7 +126,8 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, float 
     for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
         const unsigned char *k[8], *ends[8];
         if (at >= in->first && at + 8 <= in->end)
-            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
+            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes,
+                                    SHEAF__ATTN_EACH);
         for (uint32_t i = 0; i < 8; i++) {
             k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
             ends[i] = end[i];
@@ -144,34 +145,55 @@ INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, float 
 
 /* --- weights ------------------------------------------------------------------------------ */
 
+/* What a row does not see of the group of eight at `at` becomes -inf. s: [SPLIT] */
+static void few_blind(uint32_t at, uint32_t lo, uint32_t hi, float *s)
+{
+    const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i position = _mm256_add_epi32(iota, _mm256_set1_epi32((int)at));
+    __m256 seen = inside8(position, _mm256_set1_epi32((int)lo), _mm256_set1_epi32((int)hi));
+    __m256 x = _mm256_load_ps(s + at);
+    _mm256_store_ps(s + at, _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), x, seen));
+}
+
+/* Weights of a group, which its lanes add up; scaled by those of the values unless null. */
+INLINE __m256 few_weights(float *s, __m256 m, const float *scales, __m256 lanes)
+{
+    __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s), m));
+    lanes = _mm256_add_ps(lanes, p);
+    if (scales != NULL) p = _mm256_mul_ps(p, _mm256_loadu_ps(scales));
+    _mm256_store_ps(s, p);
+    return lanes;
+}
+
 /* Scores of one row to weights, with their maximum and denominator. s: [SPLIT] */
 static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, float *m_out,
                         float *l_out)
 {
-    const uint32_t lo = in->lo[row], hi = in->hi[row];
-    const __m256i los = _mm256_set1_epi32((int)lo), his = _mm256_set1_epi32((int)hi);
-    const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256 none = _mm256_set1_ps(-INFINITY);
+    const uint32_t lo = in->lo[row], hi = in->hi[row], first = lo & ~7u;
     const int scaled = sheaf__codec_is_quantized(in->codec_v);
-    __m256 top = none;
-    for (uint32_t at = lo & ~7u; at < hi; at += 8) {
-        __m256i position = _mm256_add_epi32(iota, _mm256_set1_epi32((int)at));
-        __m256 x = _mm256_load_ps(s + at);
-        if (in->softcap != 0.0f) x = cap8(x, in->softcap);
-        x = _mm256_blendv_ps(none, x, inside8(position, los, his));
-        _mm256_store_ps(s + at, x);
-        top = _mm256_max_ps(top, x);
+    for (uint32_t at = first; at < hi && in->softcap != 0.0f; at += 8)
+        _mm256_store_ps(s + at, cap8(_mm256_load_ps(s + at), in->softcap));
+    if (lo < hi) {
+        few_blind(first, lo, hi, s);
+        few_blind((hi - 1) & ~7u, lo, hi, s);
     }
-    float m = max8(top);
-    __m256 ms = _mm256_set1_ps(m), lanes[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (uint32_t at = lo & ~7u; at < hi; at += 8) {
-        __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s + at), ms));
-        lanes[at / 8 % 2] = _mm256_add_ps(lanes[at / 8 % 2], p);
-        if (scaled) p = _mm256_mul_ps(p, _mm256_loadu_ps(in->v_scale + at));
-        _mm256_store_ps(s + at, p);
+    __m256 top = _mm256_set1_ps(-INFINITY);
+    for (uint32_t at = first; at < hi; at += 8)
+        top = _mm256_max_ps(top, _mm256_load_ps(s + at));
+    const float m = max8(top);
+    __m256 ms = _mm256_set1_ps(m), even = _mm256_setzero_ps(), odd = _mm256_setzero_ps();
+    uint32_t at = first;
+    if (at < hi && at % 16 != 0) {
+        odd = few_weights(s + at, ms, scaled ? in->v_scale + at : NULL, odd);
+        at += 8;
     }
+    for (; at + 8 < hi; at += 16) {
+        even = few_weights(s + at, ms, scaled ? in->v_scale + at : NULL, even);
+        odd = few_weights(s + at + 8, ms, scaled ? in->v_scale + at + 8 : NULL, odd);
+    }
+    if (at < hi) even = few_weights(s + at, ms, scaled ? in->v_scale + at : NULL, even);
     *m_out = m;
-    *l_out = lo < hi ? tree16(lanes[0], lanes[1]) : 0.0f;
+    *l_out = lo < hi ? tree16(even, odd) : 0.0f;
 }
 
 /* --- outputs ------------------------------------------------------------------------------ */
@@ -200,6 +222,8 @@ INLINE void few_half(const uint32_t codec, const int rows, const int chunks, con
             sum[r][j] = _mm256_load_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK);
     const uint32_t n = x->b - x->a;
     const float *s = x->s + x->a;
+    const size_t each =
+        codec == SHEAF_CODEC_INT8 ? SHEAF__ATTN_EACH_QUANTIZED : SHEAF__ATTN_EACH;
     const size_t from = offset >> x->narrower;
     size_t past = (offset + chunks * chunk_bytes(codec)) >> x->narrower;
     if (x->ahead.near == NULL ||
@@ -211,7 +235,7 @@ INLINE void few_half(const uint32_t codec, const int rows, const int chunks, con
             if (half == 0)
                 sheaf__attn_fetch_near(x->ahead.near[p], from, past);
             else
-                sheaf__attn_fetch_far(x->ahead.far[p], from, past);
+                sheaf__attn_fetch_far(x->ahead.far[p], from, past, each);
         }
         __m256 value[8];
         for (int j = 0; j < chunks; j++)

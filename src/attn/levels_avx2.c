@@ -209,7 +209,8 @@ INLINE void few_groups(const uint32_t codec, const sheaf__attn_split *in, const 
         const float *scales = in->k_scale + at;
         float clamped_scales[8];
         if (at >= in->first && at + 8 <= in->end) {
-            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes);
+            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes,
+                                    SHEAF__ATTN_EACH_QUANTIZED);
         } else {
             for (uint32_t i = 0; i < 8; i++) {
                 uint32_t p = least(greatest(at + i, in->first), in->end - 1);
