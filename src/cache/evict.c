@@ -50,8 +50,8 @@ static uint32_t unneeded_blocks(const sheaf_prefix *cache, const sheaf__node *no
 }
 
 /* Drops blocks of window groups that only the cache has until the goal is reached: those that are not
- * needed, or all. */
-static void drop_window_blocks(const goal *to, sheaf__node *node, bool all)
+ * needed, or all. True: it is reached. */
+static bool drop_window_blocks(const goal *to, sheaf__node *node, bool all)
 {
     sheaf_prefix *cache = to->cache;
     for (uint32_t g = 0; g < cache->n_groups; g++) {
@@ -59,12 +59,13 @@ static void drop_window_blocks(const goal *to, sheaf__node *node, bool all)
         uint32_t n = all ? node->n_blocks : unneeded_blocks(cache, node, g);
         for (uint32_t i = 0; i < n; i++) {
             if (!sheaf__tree_alone(cache, node, g, i)) continue;
-            if (reached(to)) return;
             sheaf__tree_let_go(cache, node, g, i);
             cache->stats.window_blocks_dropped++;
             cache->stats.evicted_blocks[to->cause]++;
+            if (reached(to)) return true;
         }
     }
+    return false;
 }
 
 /* Where the part of a leaf ends that somebody else holds, in blocks; 0: nobody holds any. */
@@ -94,9 +95,9 @@ static bool evict_leaf(sheaf_prefix *cache, sheaf__node *leaf, uint32_t cause)
 /* ---- looking ahead ----------------------------------------------------------------------- */
 
 /* What is one pointer from a node. */
-static void fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
+static void fetch_beside(const sheaf__node *node)
 {
-    sheaf__node_fetch_beside(cache, node);
+    sheaf__node_fetch_body(node);
     sheaf__sibling_fetch(&node->sibling);
 }
 
@@ -128,7 +129,7 @@ static void look_ahead(const sheaf_prefix *cache, const sheaf__node *leaf)
     }
     const sheaf__node *last = next[SHEAF__AHEAD - 1];
     sheaf__node_fetch(last->ahead != 0 ? (const sheaf__node *)last->ahead : last);
-    fetch_beside(cache, next[SHEAF__AHEAD - 2]);
+    fetch_beside(next[SHEAF__AHEAD - 2]);
     fetch_far(cache, next[SHEAF__AHEAD - 4]);
 }
 
@@ -158,8 +159,7 @@ static void evict_in_order(const goal *to)
     uint64_t since = cache->n_uses;
     while (!reached(to) && (leaf = next_leaf(cache, since)) != NULL) {
         look_ahead(cache, leaf);
-        drop_window_blocks(to, leaf, false);
-        if (reached(to)) return;
+        if (drop_window_blocks(to, leaf, false)) return;
         evict_leaf(cache, leaf, to->cause);
     }
 }

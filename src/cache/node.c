@@ -226,13 +226,11 @@ void sheaf__node_fetch(const sheaf__node *node)
     __builtin_prefetch(node + 1);
 }
 
-void sheaf__node_fetch_beside(const sheaf_prefix *cache, const sheaf__node *node)
+void sheaf__node_fetch_body(const sheaf__node *node)
 {
-    if (node->keys != (const void *)(node + 1)) {
-        __builtin_prefetch(node->keys);
-        __builtin_prefetch(sheaf__node_place(node, 0, 0));
-    }
-    __builtin_prefetch(chunk_of(cache, node), 1);
+    if (node->keys == (const void *)(node + 1)) return;
+    __builtin_prefetch(node->keys);
+    __builtin_prefetch(sheaf__node_place(node, 0, 0));
 }
 
 sheaf_status sheaf__node_reserve(sheaf_prefix *cache, sheaf__node *node, uint32_t n_blocks)

@@ -126,14 +126,12 @@ void sheaf__order_relevel(sheaf_prefix *cache, sheaf__node *node)
 
 void sheaf__order_gain(sheaf_prefix *cache, sheaf__node *parent, const sheaf__node *child)
 {
-    parent->child_levels[child->level]++;
-    sheaf__order_relevel(cache, parent);
+    if (parent->child_levels[child->level]++ == 0) sheaf__order_relevel(cache, parent);
 }
 
 void sheaf__order_lose(sheaf_prefix *cache, sheaf__node *parent, const sheaf__node *child)
 {
-    parent->child_levels[child->level]--;
-    sheaf__order_relevel(cache, parent);
+    if (--parent->child_levels[child->level] == 0) sheaf__order_relevel(cache, parent);
 }
 
 sheaf__node *sheaf__order_first(const sheaf_prefix *cache)

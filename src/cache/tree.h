@@ -26,10 +26,10 @@ void sheaf__prefix_free(sheaf_prefix *cache, void *ptr, uint64_t n, uint64_t siz
 sheaf__node *sheaf__node_create(sheaf_prefix *cache, uint32_t n_blocks);
 void sheaf__node_destroy(sheaf_prefix *cache, sheaf__node *node);
 
-/* Has the processor fetch a node and what is in its memory; then, once that is there, what an eviction
- * of it needs of its body and its chunk. */
+/* Has the processor fetch a node and what an eviction needs of a body behind it; then, once that is
+ * there, of one elsewhere. */
 void sheaf__node_fetch(const sheaf__node *node);
-void sheaf__node_fetch_beside(const sheaf_prefix *cache, const sheaf__node *node);
+void sheaf__node_fetch_body(const sheaf__node *node);
 
 /* Makes place for n_blocks in all. SHEAF_E_NO_MEMORY: nothing has changed. */
 SHEAF_WARN sheaf_status sheaf__node_reserve(sheaf_prefix *cache, sheaf__node *node,
