@@ -31,7 +31,8 @@
 static inline __attribute__((always_inline)) void
 sheaf__attn_fetch(const unsigned char *near, const unsigned char *far, size_t from, size_t to)
 {
-    for (size_t b = from; b < to; b += 2 * SHEAF__ATTN_LINE) __builtin_prefetch(far + b, 0, 2);
+    for (size_t b = from; b < to; b += SHEAF__ATTN_EACH * SHEAF__ATTN_LINE)
+        __builtin_prefetch(far + b, 0, 2);
     for (size_t b = from; b < to; b += SHEAF__ATTN_LINE) __builtin_prefetch(near + b, 0, 3);
 }
 
@@ -88,16 +89,6 @@ sheaf__attn_after_keys(const sheaf__attn_split *in, uint32_t p, uint32_t n, uint
     return next + n <= in->end ? in->v + next : in->k + p;
 }
 
-static inline const unsigned char *const *
-sheaf__attn_after_values(const sheaf__attn_split *in, uint32_t p, uint32_t n, uint32_t ahead)
-{
-    uint32_t next = p + ahead;
-    if (next + n <= in->end) return in->v + next;
-    if (next < in->end) return in->v + p;
-    next -= in->end;
-    return next + n <= in->n_next ? in->next_k + next : in->v + p;
-}
-
 /* What to fetch while keys [p, p + n) are read, all in [first, end). Where what follows is not n rows
  * in one piece, these themselves, which are near: for a few positions of a split nothing comes early. */
 static inline sheaf__attn_ahead sheaf__attn_ahead_of_keys(const sheaf__attn_split *in,
@@ -105,15 +96,6 @@ static inline sheaf__attn_ahead sheaf__attn_ahead_of_keys(const sheaf__attn_spli
 {
     return (sheaf__attn_ahead){sheaf__attn_after_keys(in, p, n, SHEAF__ATTN_NEAR),
                                sheaf__attn_after_keys(in, p, n, SHEAF__ATTN_FAR)};
-}
-
-/* The same for values, of which n at a time may be more than are near. */
-static inline sheaf__attn_ahead sheaf__attn_ahead_of_values(const sheaf__attn_split *in,
-                                                            uint32_t p, uint32_t n)
-{
-    const uint32_t near = n > SHEAF__ATTN_NEAR ? n : SHEAF__ATTN_NEAR;
-    return (sheaf__attn_ahead){sheaf__attn_after_values(in, p, n, near),
-                               sheaf__attn_after_values(in, p, n, SHEAF__ATTN_FAR)};
 }
 
 /* Lines of a row that begin in its bytes [from, to): all, into L1. */
@@ -142,6 +124,74 @@ sheaf__attn_fetch_ahead(sheaf__attn_ahead ahead, uint32_t n, size_t bytes, const
         sheaf__attn_fetch_far(ahead.far[i], 0, bytes, each);
         sheaf__attn_fetch_near(ahead.near[i], 0, bytes);
     }
+}
+
+/* --- evenly ------------------------------------------------------------------------------- */
+
+/* Where arithmetic takes about as long as reading, what is fetched in bursts waits for the line before
+ * it and holds up what follows. So the form for few rows of AVX2 asks for one row PACED positions ahead
+ * for each that it reads, line by line between its multiplications. Several heads' keys go by pieces:
+ *
+ *     keys of piece 0: head 0, head 1, .., of piece 1: head 0, ..; values alike; the next split's keys
+ */
+#define SHEAF__ATTN_PACED 32
+
+/* n rows to fetch: [n] addresses, and what their head adds to these. */
+typedef struct sheaf__attn_next {
+    const unsigned char *const *rows;
+    uint64_t offset;
+} sheaf__attn_next;
+
+/* A position of a head, past all pieces counted on. */
+typedef struct sheaf__attn_place {
+    uint32_t head;
+    uint32_t p;
+} sheaf__attn_place;
+
+/* What is read PACED positions after it, be it keys or values. */
+static inline sheaf__attn_place sheaf__attn_place_after(const sheaf__attn_split *in,
+                                                        sheaf__attn_place at)
+{
+    uint32_t begin = at.p & ~(in->piece - 1), i = at.p - begin + SHEAF__ATTN_PACED;
+    for (; i >= in->piece; i -= in->piece) {
+        if (++at.head < in->n_heads) continue;
+        at.head = 0;
+        begin += in->piece;
+    }
+    return (sheaf__attn_place){at.head, begin + i};
+}
+
+static inline uint32_t sheaf__attn_past(const sheaf__attn_split *in)
+{
+    return (in->end + in->piece - 1) & ~(in->piece - 1);
+}
+
+/* What to fetch while n keys of a head from p on are read, which lie in one piece and in [first, end).
+ * Where what follows is not n rows in one piece, these themselves, which are near. */
+static inline sheaf__attn_next sheaf__attn_next_keys(const sheaf__attn_split *in, uint32_t head,
+                                                     uint32_t p, uint32_t n)
+{
+    sheaf__attn_place next = sheaf__attn_place_after(in, (sheaf__attn_place){head, p});
+    const uint32_t past = sheaf__attn_past(in);
+    const int values = next.p >= past;
+    if (values) next.p = (in->first & ~(in->piece - 1)) + (next.p - past);
+    if (next.p < in->first || next.p + n > in->end)
+        return (sheaf__attn_next){in->k + p, head * in->k_head_stride};
+    if (values) return (sheaf__attn_next){in->v + next.p, next.head * in->v_head_stride};
+    return (sheaf__attn_next){in->k + next.p, next.head * in->k_head_stride};
+}
+
+/* The same for values. */
+static inline sheaf__attn_next sheaf__attn_next_values(const sheaf__attn_split *in,
+                                                       uint32_t head, uint32_t p, uint32_t n)
+{
+    const sheaf__attn_place next = sheaf__attn_place_after(in, (sheaf__attn_place){head, p});
+    const uint32_t past = sheaf__attn_past(in);
+    if (next.p >= past && next.p - past + n <= in->n_next)
+        return (sheaf__attn_next){in->next_k + (next.p - past), next.head * in->k_head_stride};
+    if (next.p < in->first || next.p + n > in->end)
+        return (sheaf__attn_next){in->v + p, head * in->v_head_stride};
+    return (sheaf__attn_next){in->v + next.p, next.head * in->v_head_stride};
 }
 
 #endif

@@ -1,8 +1,8 @@
 /* attn/few_avx2.c - fewer than FEW_ROWS query rows (decode): vectors along the head dimension.
  *
  * K and V are widened in registers as they are read, once for every four query rows, sixteen numbers
- * (a chunk) at a time; each pass over columns of V fetches its own of what comes (attn/fetch.h). A chunk
- * goes as two vectors, one after the other so that twelve sums fit the registers:
+ * (a chunk) at a time; lines of what comes are fetched between (attn/fetch.h). A chunk goes as two
+ * vectors, one after the other so that twelve sums fit the registers:
  *
  *     f32, f16, int8   its first half, its second half
  *     bf16             its even numbers, its odd ones: one is a shift, the other a mask of the same 32
@@ -41,21 +41,33 @@ INLINE size_t chunk_bytes(const uint32_t codec)
 
 /* --- scores ------------------------------------------------------------------------------- */
 
-/* What `keys` positions give in the lanes of `half`, for `rows` rows.
- * ends: the last, partial chunk of each position, padded; q: [rows, padded key_dim] */
+/* Some positions: [n] addresses of their rows, of their last, partial chunks, padded, and of the rows
+ * to fetch meanwhile. */
+typedef struct positions {
+    const unsigned char *const *rows;
+    const unsigned char *const *ends;
+    const unsigned char *const *next;
+} positions;
+
+/* What `keys` positions give in the lanes of `half`, for `rows` rows. Four chunks in each half are two
+ * in all of a row's bytes: so many lines of each that follows are fetched beside them.
+ * q: [rows, padded key_dim] */
 INLINE void few_lanes(const uint32_t codec, const int rows, const int keys, const int half,
-                      uint32_t dim, const float *q, const unsigned char *const *k,
-                      const unsigned char *const *ends, __m256 sum[4][3])
+                      uint32_t dim, const float *q, const positions *k, __m256 sum[4][3])
 {
-    const size_t padded = sheaf__attn_padded(dim);
+    const size_t padded = sheaf__attn_padded(dim), fours = 2 * chunk_bytes(codec);
     const uint32_t chunks = dim / CHUNK;
+    size_t line = half * ((chunks + 3) / 4) * fours;
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < keys; i++) sum[r][i] = _mm256_setzero_ps();
     q += half * W;
     for (uint32_t c = 0; c < chunks; c++, q += CHUNK) {
         __m256 key[3];
+        if (c % 4 == 0)
+            for (size_t end = line + fours; line < end; line += SHEAF__ATTN_LINE)
+                for (int i = 0; i < keys; i++) __builtin_prefetch(k->next[i] + line, 0, 3);
         for (int i = 0; i < keys; i++)
-            key[i] = widen_half(codec, half, k[i] + c * chunk_bytes(codec));
+            key[i] = widen_half(codec, half, k->rows[i] + c * chunk_bytes(codec));
         for (int r = 0; r < rows; r++) {
             __m256 x = _mm256_load_ps(q + (size_t)r * padded);
             for (int i = 0; i < keys; i++) sum[r][i] = _mm256_fmadd_ps(x, key[i], sum[r][i]);
@@ -63,7 +75,7 @@ INLINE void few_lanes(const uint32_t codec, const int rows, const int keys, cons
     }
     if (dim % CHUNK == 0) return;
     for (int i = 0; i < keys; i++) { /* the padded step: what lies behind the end is +0 */
-        __m256 key = widen_half(codec, half, ends[i]);
+        __m256 key = widen_half(codec, half, k->ends[i]);
         for (int r = 0; r < rows; r++)
             sum[r][i] = _mm256_fmadd_ps(_mm256_load_ps(q + (size_t)r * padded), key, sum[r][i]);
     }
@@ -78,12 +90,12 @@ INLINE __m256 pair(const uint32_t codec, __m256 a, __m256 b)
 
 /* The pairs of `keys` positions from `at` on. */
 INLINE void few_pairs(const uint32_t codec, const int rows, const int keys, const int at,
-                      uint32_t dim, const float *q, const unsigned char *const *k,
-                      const unsigned char *const *ends, __m256 pairs[4][8])
+                      uint32_t dim, const float *q, const positions *k, __m256 pairs[4][8])
 {
+    const positions here = {k->rows + at, k->ends + at, k->next + at};
     __m256 a[4][3], b[4][3];
-    few_lanes(codec, rows, keys, 0, dim, q, k + at, ends + at, a);
-    few_lanes(codec, rows, keys, 1, dim, q, k + at, ends + at, b);
+    few_lanes(codec, rows, keys, 0, dim, q, &here, a);
+    few_lanes(codec, rows, keys, 1, dim, q, &here, b);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < keys; i++) pairs[r][at + i] = pair(codec, a[r][i], b[r][i]);
 }
@@ -102,44 +114,67 @@ INLINE __m256 trees(const uint32_t codec, const __m256 v[8])
 
 /* Scores of eight positions for `rows` query rows. s: [rows, SPLIT] from the first position */
 INLINE void few_scores8(const uint32_t codec, const int rows, const sheaf__attn_split *in,
-                        const float *q, const unsigned char *const k[8],
-                        const unsigned char *const ends[8], float *s)
+                        const float *q, const positions *k, float *s)
 {
     __m256 pairs[4][8];
-    few_pairs(codec, rows, 3, 0, in->key_dim, q, k, ends, pairs);
-    few_pairs(codec, rows, 3, 3, in->key_dim, q, k, ends, pairs);
-    few_pairs(codec, rows, 2, 6, in->key_dim, q, k, ends, pairs);
+    few_pairs(codec, rows, 3, 0, in->key_dim, q, k, pairs);
+    few_pairs(codec, rows, 3, 3, in->key_dim, q, k, pairs);
+    few_pairs(codec, rows, 2, 6, in->key_dim, q, k, pairs);
     __m256 scale = _mm256_set1_ps(in->scale);
     for (int r = 0; r < rows; r++)
         _mm256_store_ps(s + (size_t)r * SPLIT, _mm256_mul_ps(trees(codec, pairs[r]), scale));
 }
 
-/* s: [n_rows, SPLIT], whole groups of eight around [first, end). */
+/* What the keys of one head give. */
+typedef struct keys {
+    uint32_t head;
+    uint32_t whole, rest; /* bytes of a row in whole chunks, and after them */
+    const float *q;       /* [n_rows, padded] of the head */
+    float *s;             /* [n_rows, SPLIT] */
+} keys;
+
+/* Scores of the eight positions from `at` on; some of them lie in [first, end). */
+INLINE void few_group(const uint32_t codec, const sheaf__attn_split *in, const keys *x,
+                      uint32_t at)
+{
+    unsigned char end[8][CHUNK * 4];
+    const unsigned char *k[8], *ends[8], *ahead[8];
+    const positions eight = {k, ends, ahead};
+    const size_t padded = sheaf__attn_padded(in->key_dim);
+    const uint64_t offset = x->head * in->k_head_stride;
+    const int inside = at >= in->first && at + 8 <= in->end;
+    sheaf__attn_next next = {NULL, 0};
+    if (inside) next = sheaf__attn_next_keys(in, x->head, at, 8);
+    if (x->rest > 0) memset(end, 0, sizeof end);
+    for (uint32_t i = 0; i < 8; i++) {
+        k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)] + offset;
+        ends[i] = end[i];
+        ahead[i] = inside ? next.rows[i] + next.offset : k[i];
+        if (x->rest > 0) memcpy(end[i], k[i] + x->whole, x->rest);
+    }
+    uint32_t r = 0;
+    float *s = x->s + at;
+    for (; r + 4 <= in->n_rows; r += 4)
+        few_scores8(codec, 4, in, x->q + r * padded, &eight, s + (size_t)r * SPLIT);
+    for (; r + 2 <= in->n_rows; r += 2)
+        few_scores8(codec, 2, in, x->q + r * padded, &eight, s + (size_t)r * SPLIT);
+    if (r < in->n_rows)
+        few_scores8(codec, 1, in, x->q + r * padded, &eight, s + (size_t)r * SPLIT);
+}
+
+/* s: [n_heads, n_rows, SPLIT], whole groups of eight around [first, end). */
 INLINE void few_scores(const uint32_t codec, const sheaf__attn_split *in, float *s)
 {
     const float *q = in->scratch + sheaf__attn_scratch_queries();
-    const size_t padded = sheaf__attn_padded(in->key_dim);
-    const size_t whole = in->key_dim / CHUNK * chunk_bytes(codec),
-                 rest = (size_t)in->key_dim % CHUNK * sheaf__attn_number_bytes(codec);
-    const size_t bytes = whole + rest;
-    unsigned char end[8][CHUNK * 4] = {{0}};
-    for (uint32_t at = in->first & ~7u; at < in->end; at += 8) {
-        const unsigned char *k[8], *ends[8];
-        if (at >= in->first && at + 8 <= in->end)
-            sheaf__attn_fetch_ahead(sheaf__attn_ahead_of_keys(in, at, 8), 8, bytes,
-                                    SHEAF__ATTN_EACH);
-        for (uint32_t i = 0; i < 8; i++) {
-            k[i] = in->k[least(greatest(at + i, in->first), in->end - 1)];
-            ends[i] = end[i];
-            if (rest > 0) memcpy(end[i], k[i] + whole, rest);
+    const uint32_t number = sheaf__attn_number_bytes(codec);
+    for (uint32_t a = in->first & ~(in->piece - 1); a < in->end; a += in->piece) {
+        const uint32_t from = greatest(a, in->first & ~7u), to = least(a + in->piece, in->end);
+        keys x = {0, in->key_dim / CHUNK * CHUNK * number, in->key_dim % CHUNK * number, q, s};
+        for (; x.head < in->n_heads; x.head++) {
+            for (uint32_t at = from; at < to; at += 8) few_group(codec, in, &x, at);
+            x.q += in->n_rows * sheaf__attn_padded(in->key_dim);
+            x.s += in->n_rows * SPLIT;
         }
-        uint32_t r = 0;
-        for (; r + 4 <= in->n_rows; r += 4)
-            few_scores8(codec, 4, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
-        for (; r + 2 <= in->n_rows; r += 2)
-            few_scores8(codec, 2, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
-        if (r < in->n_rows)
-            few_scores8(codec, 1, in, q + r * padded, k, ends, s + (size_t)r * SPLIT + at);
     }
 }
 
@@ -165,7 +200,8 @@ INLINE __m256 few_weights(float *s, __m256 m, const float *scales, __m256 lanes)
     return lanes;
 }
 
-/* Scores of one row to weights, with their maximum and denominator. s: [SPLIT] */
+/* Scores of one row to weights, with their maximum and denominator.
+ * row: of those of its head; s: [SPLIT] */
 static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, float *m_out,
                         float *l_out)
 {
@@ -198,6 +234,27 @@ static void few_softmax(const sheaf__attn_split *in, uint32_t row, float *s, flo
 
 /* --- outputs ------------------------------------------------------------------------------ */
 
+/* Lines to fetch: bytes [from, to) of the rows that begin at [row, end), or of every step-th of them,
+ * where short ones lie side by side. */
+typedef struct lines {
+    const unsigned char *const *row;
+    const unsigned char *const *end;
+    uint64_t from, to;
+    uint64_t at; /* where the next line begins */
+    uint32_t step;
+} lines;
+
+/* The next n of a row. */
+INLINE void fetch_lines(const int n, lines *x)
+{
+    const unsigned char *p = *x->row + x->at;
+    for (int i = 0; i < n; i++) __builtin_prefetch(p + i * SHEAF__ATTN_LINE, 0, 3);
+    x->at += (uint64_t)n * SHEAF__ATTN_LINE;
+    if (x->at < x->to) return;
+    x->at = x->from;
+    x->row += x->step;
+}
+
 /* A few values: positions [a, b) of the split, [b - a] addresses of their rows, and of their last,
  * partial chunks, padded; weights [rows, SPLIT] from position 0. */
 typedef struct values {
@@ -207,45 +264,45 @@ typedef struct values {
     uint32_t o_stride;
     uint32_t a, b;
     const float *s;
-    sheaf__attn_ahead ahead; /* [b - a]; near null: what comes after need not be fetched */
-    uint32_t narrower;       /* rows in memory are shorter by this power of two */
+    lines *ahead; /* to fetch meanwhile */
 } values;
 
-/* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs */
+/* One value. s: [rows, SPLIT] from its position */
+INLINE void few_value(const uint32_t codec, const int rows, const int chunks, const int half,
+                      const unsigned char *v, const float *s, __m256 sum[4][8])
+{
+    __m256 value[8];
+    for (int j = 0; j < chunks; j++)
+        value[j] = widen_half(codec, half, v + (size_t)j * chunk_bytes(codec));
+    for (int r = 0; r < rows; r++) {
+        __m256 w = _mm256_broadcast_ss(s + (size_t)r * SPLIT);
+        for (int j = 0; j < chunks; j++) sum[r][j] = _mm256_fmadd_ps(w, value[j], sum[r][j]);
+    }
+}
+
+/* o += weights times `half` of `chunks` chunks, at `v` + offset. o: [rows, o_stride] from theirs.
+ * A pass takes a row's line a position, so that all passes over STEP values take as many rows: f32 has
+ * twice as many lines, and one query row half as many passes. */
 INLINE void few_half(const uint32_t codec, const int rows, const int chunks, const int half,
                      const values *x, const unsigned char *const *v, size_t offset, float *o)
 {
+    const int burst = codec == SHEAF_CODEC_F32 ? 8 : 4;
+    const uint32_t n = x->b - x->a, every = rows == 1 ? 2 : 4;
+    const float *s = x->s + x->a;
+    lines ahead = *x->ahead;
     __m256 sum[4][8];
+    uint32_t p = 0;
     o += half * W;
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < chunks; j++)
             sum[r][j] = _mm256_load_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK);
-    const uint32_t n = x->b - x->a;
-    const float *s = x->s + x->a;
-    const size_t each =
-        codec == SHEAF_CODEC_INT8 ? SHEAF__ATTN_EACH_QUANTIZED : SHEAF__ATTN_EACH;
-    const size_t from = offset >> x->narrower;
-    size_t past = (offset + chunks * chunk_bytes(codec)) >> x->narrower;
-    if (x->ahead.near == NULL ||
-        (from + SHEAF__ATTN_LINE - 1) / SHEAF__ATTN_LINE * SHEAF__ATTN_LINE >= past)
-        past = 0; /* no line begins here */
-    for (uint32_t p = 0; p < n; p++) {
-        const unsigned char *row = v[p] + offset;
-        if (past > 0) {
-            if (half == 0)
-                sheaf__attn_fetch_near(x->ahead.near[p], from, past);
-            else
-                sheaf__attn_fetch_far(x->ahead.far[p], from, past, each);
-        }
-        __m256 value[8];
-        for (int j = 0; j < chunks; j++)
-            value[j] = widen_half(codec, half, row + (size_t)j * chunk_bytes(codec));
-        for (int r = 0; r < rows; r++) {
-            __m256 w = _mm256_broadcast_ss(s + (size_t)r * SPLIT + p);
-            for (int j = 0; j < chunks; j++)
-                sum[r][j] = _mm256_fmadd_ps(w, value[j], sum[r][j]);
-        }
+    for (; p + every <= n && ahead.row < ahead.end; p += every) {
+        fetch_lines(burst, &ahead);
+        for (uint32_t i = 0; i < every; i++)
+            few_value(codec, rows, chunks, half, v[p + i] + offset, s + p + i, sum);
     }
+    *x->ahead = ahead;
+    for (; p < n; p++) few_value(codec, rows, chunks, half, v[p] + offset, s + p, sum);
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < chunks; j++)
             _mm256_store_ps(o + (size_t)r * x->o_stride + (size_t)j * CHUNK, sum[r][j]);
@@ -314,10 +371,6 @@ static values part_of(const values *x, uint32_t row, uint32_t a, uint32_t b)
     part.rows += a - x->a;
     part.ends += a - x->a;
     part.s += (size_t)row * SPLIT;
-    if (part.ahead.near != NULL) {
-        part.ahead.near += a - x->a;
-        part.ahead.far += a - x->a;
-    }
     return part;
 }
 
@@ -345,9 +398,9 @@ static void few_values_rows(few_values_fn *const fn[3], uint32_t rows, uint32_t 
 }
 
 /* Columns of bf16, even and odd apart within a chunk, put in order. */
-static void order_columns(const sheaf__attn_split *in, float *o)
+static void order_columns(float *o, size_t n)
 {
-    for (float *end = o + (size_t)in->n_rows * in->o_stride; o < end; o += CHUNK) {
+    for (float *end = o + n; o < end; o += CHUNK) {
         __m256 even = _mm256_load_ps(o), odd = _mm256_load_ps(o + W);
         __m256 a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
         _mm256_store_ps(o, _mm256_permute2f128_ps(a, b, 0x20));
@@ -355,7 +408,26 @@ static void order_columns(const sheaf__attn_split *in, float *o)
     }
 }
 
-static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
+/* What to fetch while the values [a, b) of a head are read. */
+static lines lines_after(const sheaf__attn_split *in, uint32_t head, uint32_t a, uint32_t b)
+{
+    const sheaf__attn_next next = sheaf__attn_next_values(in, head, a, b - a);
+    const uint64_t bytes = sheaf__codec_row_bytes(in->codec_v, in->value_dim);
+    const uint64_t step = 4 * SHEAF__ATTN_LINE / bytes;
+    return (lines){
+        .row = next.rows,
+        .end = next.rows + (b - a),
+        .from = next.offset,
+        .to = next.offset + bytes,
+        .at = next.offset,
+        .step = step > 1 ? (uint32_t)step : 1,
+    };
+}
+
+/* Adds what the values of a head give over positions [a, b), STEPS times STEP at most.
+ * s: [n_rows, SPLIT] and o: [n_rows, o_stride] of the head */
+static void few_step(const sheaf__attn_split *in, uint32_t head, uint32_t a, uint32_t b,
+                     const float *s, float *o)
 {
     uint16_t levels[STEPS * STEP][SHEAF_ATTN_MAX_DIM] __attribute__((aligned(32)));
     unsigned char end[STEPS * STEP][CHUNK * 4] __attribute__((aligned(32)));
@@ -364,34 +436,46 @@ static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
     const uint32_t codec = turbo4 ? SHEAF_CODEC_BF16 : in->codec_v, dim = in->value_dim;
     const uint32_t bytes = (uint32_t)sheaf__codec_row_bytes(codec, dim);
     const uint32_t whole = (uint32_t)sheaf__codec_row_bytes(codec, dim / CHUNK * CHUNK);
-    const uint32_t step = turbo4 ? STEPS * STEP : STEP;
     const int mixed = turbo4 && dim % 64 == 0;
-    memset(o, 0, (size_t)in->n_rows * in->o_stride * sizeof *o);
-    memset(end, 0, sizeof end);
-    for (uint32_t a = in->first; a < in->end; a += step) {
-        uint32_t b = least(a + step, in->end), row = 0;
-        sheaf__attn_ahead ahead = sheaf__attn_ahead_of_values(in, a, b - a);
-        if (mixed) sheaf__levels_avx2_mixed(in->v + a, b - a, dim, levels[0]);
-        if (turbo4 && !mixed) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
-        for (uint32_t i = 0; i < b - a; i++) {
-            rows[i] = turbo4 ? (const unsigned char *)(levels[0] + i * ((dim + 63u) & ~63u))
-                             : in->v[a + i];
-            ends[i] = end[i];
-            if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
-        }
-        values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, ahead, turbo4 ? 2 : 0};
-        for (; row + 4 <= in->n_rows; row += 4, x.ahead.near = NULL)
-            few_values_rows(few_values_of[codec], 4, row, in, &x, o);
-        if (in->n_rows - row >= 2) {
-            few_values_rows(few_values_of[codec], 2, row, in, &x, o);
-            row += 2;
-        }
-        if (row < in->n_rows) few_values_rows(few_values_of[codec], 1, row, in, &x, o);
+    const uint64_t offset = head * in->v_head_stride;
+    uint32_t row = 0;
+    if (mixed) sheaf__levels_avx2_mixed(in->v + a, b - a, dim, levels[0]);
+    if (turbo4 && !mixed) sheaf__levels_avx2_bf16(in->v + a, b - a, dim, levels[0]);
+    if (bytes > whole) memset(end, 0, sizeof end);
+    for (uint32_t i = 0; i < b - a; i++) {
+        rows[i] = turbo4 ? (const unsigned char *)(levels[0] + i * ((dim + 63u) & ~63u))
+                         : in->v[a + i] + offset;
+        ends[i] = end[i];
+        if (bytes > whole) memcpy(end[i], rows[i] + whole, bytes - whole);
     }
-    if (mixed)
-        sheaf__levels_avx2_order(o, (size_t)in->n_rows * in->o_stride);
-    else if (codec == SHEAF_CODEC_BF16)
-        order_columns(in, o);
+    lines ahead = lines_after(in, head, a, b);
+    values x = {rows, ends, dim / CHUNK, in->o_stride, a, b, s, &ahead};
+    for (; row + 4 <= in->n_rows; row += 4)
+        few_values_rows(few_values_of[codec], 4, row, in, &x, o);
+    if (in->n_rows - row >= 2) {
+        few_values_rows(few_values_of[codec], 2, row, in, &x, o);
+        row += 2;
+    }
+    if (row < in->n_rows) few_values_rows(few_values_of[codec], 1, row, in, &x, o);
+}
+
+/* s: [n_heads, n_rows, SPLIT]; o: [n_heads, n_rows, o_stride] */
+static void few_outputs(const sheaf__attn_split *in, const float *s, float *o)
+{
+    const size_t numbers = (size_t)in->n_rows * in->o_stride;
+    const uint32_t step = in->codec_v == SHEAF_CODEC_TURBO4 ? STEPS * STEP : STEP;
+    memset(o, 0, in->n_heads * numbers * sizeof *o);
+    for (uint32_t p = in->first & ~(in->piece - 1); p < in->end; p += in->piece) {
+        const uint32_t from = greatest(p, in->first), to = least(p + in->piece, in->end);
+        for (uint32_t head = 0; head < in->n_heads; head++)
+            for (uint32_t a = from; a < to; a += step)
+                few_step(in, head, a, least(a + step, to),
+                         s + (size_t)head * in->n_rows * SPLIT, o + head * numbers);
+    }
+    if (in->codec_v == SHEAF_CODEC_TURBO4 && in->value_dim % 64 == 0)
+        sheaf__levels_avx2_order(o, in->n_heads * numbers);
+    else if (in->codec_v == SHEAF_CODEC_BF16 || in->codec_v == SHEAF_CODEC_TURBO4)
+        order_columns(o, in->n_heads * numbers);
 }
 
 /* --- both --------------------------------------------------------------------------------- */
@@ -400,8 +484,9 @@ void sheaf__few_avx2_pack(const sheaf__attn_split *in)
 {
     const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
     float *q = in->scratch + sheaf__attn_scratch_queries();
-    memset(q, 0, (size_t)in->n_rows * padded * sizeof *q);
-    for (uint32_t r = 0; r < in->n_rows; r++, q += padded) {
+    const uint32_t n_rows = in->n_heads * in->n_rows;
+    memset(q, 0, (size_t)n_rows * padded * sizeof *q);
+    for (uint32_t r = 0; r < n_rows; r++, q += padded) {
         if (in->codec_k != SHEAF_CODEC_BF16) {
             memcpy(q, in->q[r], dim * sizeof *q);
             continue;
@@ -420,8 +505,8 @@ void sheaf__few_avx2_split(const sheaf__attn_split *in, sheaf__attn_part out)
     case SHEAF_CODEC_BF16: few_scores(SHEAF_CODEC_BF16, in, s); break;
     default: sheaf__levels_avx2_few(in, s); break;
     }
-    for (uint32_t r = 0; r < in->n_rows; r++)
-        few_softmax(in, r, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
+    for (uint32_t r = 0; r < in->n_heads * in->n_rows; r++)
+        few_softmax(in, r % in->n_rows, s + (size_t)r * SPLIT, &out.m[r], &out.l[r]);
     few_outputs(in, s, out.o);
 }
 

@@ -7,7 +7,8 @@
  * The scalar form (kernels_scalar.c) is written from the text of sheaf/attn.h; each other form
  * must give the same bits and shares no arithmetic with it; only turbo4's rotation is the codec's.
  *
- * Words: a query row is one query of one query head; the rows of a tile share their KV head.
+ * Words: a query row is one query of one query head; the rows of a tile share their KV head. Tiles
+ * of few rows may come together, one for each of several neighbouring KV heads.
  */
 #ifndef SHEAF_ATTN_KERNELS_H
 #define SHEAF_ATTN_KERNELS_H
@@ -38,9 +39,17 @@ typedef struct sheaf__attn_rows {
     float *const *out;  /* [n_rows] addresses of [value_dim] */
 } sheaf__attn_rows;
 
-/* One split of one KV head against a tile of query rows. */
+/* One split against a tile of query rows: of one KV head, or of several with as many rows each. Then
+ * the rows of a head follow those of the head before, and key p of head h lies at k[p] + h *
+ * k_head_stride; so few rows each that there are SHEAF__ATTN_ROWS at most in all. */
 typedef struct sheaf__attn_split {
-    uint32_t n_rows; /* 1 to SHEAF__ATTN_ROWS */
+    uint32_t n_rows;  /* 1 to SHEAF__ATTN_ROWS, of each head */
+    uint32_t n_heads; /* 1 unless the kernels take more and neither codec is quantized */
+    uint32_t
+        piece; /* so many positions of a head are read, then those of the next head; a power
+                         of two from 16 to SHEAF__ATTN_SPLIT */
+    uint64_t k_head_stride; /* bytes, where there are several heads */
+    uint64_t v_head_stride;
     uint32_t key_dim;
     uint32_t value_dim;
     uint32_t o_stride; /* value_dim rounded up to SHEAF__ATTN_PAD */
@@ -48,7 +57,7 @@ typedef struct sheaf__attn_split {
     uint32_t codec_v;
     float scale;
     float softcap;                 /* 0: none */
-    const float *const *q;         /* [n_rows] addresses of [key_dim] */
+    const float *const *q;         /* [n_heads, n_rows] addresses of [key_dim] */
     const uint32_t *lo;            /* [n_rows] the row sees positions [lo, hi) of the split */
     const uint32_t *hi;            /* [n_rows] hi <= lo: none */
     uint32_t first;                /* least lo and greatest hi of rows that see something */
@@ -64,10 +73,11 @@ typedef struct sheaf__attn_split {
 
 typedef struct sheaf__attn_kernels {
     uint32_t isa;
+    uint32_t together; /* tiles of fewer rows than this may come for several heads; 0: none */
     /* Readies the scratch for the query rows; before the first split() of a tile. Reads n_rows,
      * key_dim, q and codec_k: for quantized keys the queries are rotated and rounded to levels. */
     void (*pack)(const sheaf__attn_split *in);
-    /* Computes the part of one split. */
+    /* Computes the part of one split, of all rows of all heads. */
     void (*split)(const sheaf__attn_split *in, sheaf__attn_part out);
     /* left = left then right, row by row; a row that one side lacks passes unchanged. */
     void (*merge)(uint32_t n_rows, uint32_t value_dim, uint32_t o_stride, sheaf__attn_part left,

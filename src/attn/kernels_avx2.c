@@ -351,7 +351,7 @@ static void finish(const sheaf__attn_rows *rows, sheaf__attn_part part)
 }
 
 const sheaf__attn_kernels sheaf__attn_avx2 = {
-    SHEAF_ISA_AVX2, pack, split, merge, finish, widen_row,
+    SHEAF_ISA_AVX2, FEW_ROWS, pack, split, merge, finish, widen_row,
 };
 
 #endif

@@ -655,7 +655,7 @@ static void finish(const sheaf__attn_rows *rows, sheaf__attn_part part)
 }
 
 const sheaf__attn_kernels sheaf__attn_avx512 = {
-    SHEAF_ISA_AVX512, pack, split, merge, finish, widen_row,
+    SHEAF_ISA_AVX512, 0, pack, split, merge, finish, widen_row,
 };
 
 #endif

@@ -541,7 +541,7 @@ static void finish(const sheaf__attn_rows *rows, sheaf__attn_part part)
 }
 
 const sheaf__attn_kernels sheaf__attn_neon = {
-    SHEAF_ISA_NEON, pack, split, merge, finish, widen_row,
+    SHEAF_ISA_NEON, 0, pack, split, merge, finish, widen_row,
 };
 
 #endif

@@ -198,5 +198,5 @@ static void widen(uint32_t codec, const unsigned char *src, uint32_t n, float *d
 }
 
 const sheaf__attn_kernels sheaf__attn_scalar = {
-    SHEAF_ISA_SCALAR, pack, split, merge, finish, widen,
+    SHEAF_ISA_SCALAR, 0, pack, split, merge, finish, widen,
 };

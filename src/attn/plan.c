@@ -15,6 +15,7 @@
 
 #define MAX_HEADS        65536
 #define TASKS_PER_THREAD 4
+#define TASK_HEADS       8
 #define MAX_SHIFT        24 /* 2^24 splits are 2^32 positions */
 
 /* --- life --------------------------------------------------------------------------------- */
@@ -304,17 +305,35 @@ static sheaf_status add_own_units(sheaf_attn_plan *plan)
 
 /* --- tasks and parts ---------------------------------------------------------------------- */
 
-/* The longest runs that still give every thread several tasks. */
-static uint32_t choose_shift(const sheaf_attn_plan *plan)
+/* How many KV heads the rows of all units allow to go together. */
+static uint32_t most_heads(const sheaf_attn_plan *plan)
 {
     const sheaf__attn_layout *next = &plan->next;
-    if (plan->n_threads == 1) return MAX_SHIFT;
+    if (plan->options.path != SHEAF_ATTN_FUSED) return 1;
+    uint32_t rows = 1;
+    for (uint32_t i = 0; i < next->n_units; i++)
+        if (next->units[i].n_rows > rows) rows = next->units[i].n_rows;
+    if (rows >= plan->kernels->together) return 1;
+    uint64_t heads = sheaf__min_u64(SHEAF__ATTN_ROWS / rows, TASK_HEADS);
+    return (uint32_t)sheaf__min_u64(heads, plan->options.n_kv_heads);
+}
+
+/* The largest tasks that still give every thread several: of many heads first, then of long runs. */
+static void choose_tasks(sheaf_attn_plan *plan)
+{
+    sheaf__attn_layout *next = &plan->next;
+    next->task_heads = most_heads(plan);
+    next->run_shift = MAX_SHIFT;
+    if (plan->n_threads == 1) return;
     uint64_t work = 0;
     for (uint32_t i = 0; i < next->n_units; i++)
         work += next->units[i].splits.hi - next->units[i].splits.lo;
     work *= plan->options.n_kv_heads;
-    uint64_t longest = work / ((uint64_t)plan->n_threads * TASKS_PER_THREAD);
-    return longest < 2 ? 0 : (uint32_t)sheaf__min_u64(sheaf__log2(longest), MAX_SHIFT);
+    uint64_t largest = work / ((uint64_t)plan->n_threads * TASKS_PER_THREAD);
+    if (largest < 1) largest = 1;
+    next->task_heads = (uint32_t)sheaf__min_u64(next->task_heads, largest);
+    largest /= next->task_heads;
+    next->run_shift = (uint32_t)sheaf__min_u64(sheaf__log2(largest), MAX_SHIFT);
 }
 
 static uint32_t count_nodes(const sheaf__attn_unit *unit, uint32_t shift,
@@ -341,7 +360,8 @@ static void place_parts(sheaf_attn_plan *plan, uint64_t *n_tasks)
         }
         if (unit->n_members > 1)
             next->n_shared_splits += (uint64_t)heads * (unit->splits.hi - unit->splits.lo);
-        *n_tasks += (uint64_t)heads * (n_runs > 0 ? n_runs : 1);
+        *n_tasks +=
+            sheaf__ceil_div_u64(heads, next->task_heads) * (uint64_t)(n_runs > 0 ? n_runs : 1);
         if (unit->whole && n_runs <= 1) continue; /* its task finishes the rows */
         unit->n_parts = n_parts;
         unit->part = next->part_floats;
@@ -350,11 +370,11 @@ static void place_parts(sheaf_attn_plan *plan, uint64_t *n_tasks)
     }
 }
 
-/* Cuts a unit into its tasks for a KV head. */
-static void cut_unit(sheaf__attn_layout *next, uint32_t index, uint32_t head)
+/* Cuts a unit into its tasks for the KV heads from `head` on. */
+static void cut_unit(sheaf__attn_layout *next, uint32_t index, uint32_t head, uint32_t n_heads)
 {
     const sheaf__attn_unit *unit = &next->units[index];
-    sheaf__attn_task task = {index, head, 0, unit->splits};
+    sheaf__attn_task task = {index, head, n_heads, 0, unit->splits};
     do {
         if (unit->splits.lo < unit->splits.hi)
             task.splits = sheaf__attn_run_at(unit, next->run_shift, task.splits.lo);
@@ -374,20 +394,23 @@ static sheaf_status add_tasks(sheaf_attn_plan *plan)
     uint64_t n_tasks = 0;
     sheaf_status st;
     if ((uint64_t)next->n_tiles * heads > UINT32_MAX) return SHEAF_E_OVERFLOW; /* of a merge */
-    next->run_shift = choose_shift(plan);
+    choose_tasks(plan);
     place_parts(plan, &n_tasks);
     GROW(plan, tasks, task_capacity, n_tasks, st);
     if (st != SHEAF_OK) return st;
+    const uint32_t step = next->task_heads;
     for (uint32_t unit = 0; unit < next->n_shared_units; unit++)
-        for (uint32_t head = 0; head < heads; head++) cut_unit(next, unit, head);
+        for (uint32_t head = 0; head < heads; head += step)
+            cut_unit(next, unit, head, heads - head < step ? heads - head : step);
     for (uint32_t i = 0; i < next->n_items; i++) {
         sheaf__attn_planned *item = &next->items[i];
         item->first_task = next->n_tasks;
-        for (uint32_t head = 0; head < heads; head++)
+        for (uint32_t head = 0; head < heads; head += step)
             for (uint32_t tile = item->n_tiles; tile-- > 0;) {
                 uint32_t last = next->tiles[item->first_tile + tile].last_member;
                 uint32_t unit = next->members[last].unit;
-                if (unit >= next->n_shared_units) cut_unit(next, unit, head);
+                if (unit < next->n_shared_units) continue;
+                cut_unit(next, unit, head, heads - head < step ? heads - head : step);
             }
         item->n_tasks = next->n_tasks - item->first_task;
     }

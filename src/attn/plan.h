@@ -7,8 +7,9 @@
  *     unit        tiles whose rows attend together to a range of splits: one tile, or several whose
  *                 items hold the same blocks there
  *     member      one tile in one unit. The units of a tile cover its splits, each once
- *     task        a part of a unit's range, for one KV head; what one thread computes in one go: the
- *                 splits whose index >> run_shift is equal
+ *     task        a part of a unit's range, for one KV head or, where there are few rows, several
+ *                 neighbouring ones, whose keys lie side by side; what one thread computes in one
+ *                 go: the splits whose index >> run_shift is equal
  *
  *     splits        0       4        8     10
  *     tile 0        [ unit 0        ][ unit 1 ]       units 0 and 2 have several members; rows of
@@ -79,8 +80,9 @@ typedef struct sheaf__attn_unit {
 
 typedef struct sheaf__attn_task {
     uint32_t unit;
-    uint32_t kv_head;
-    uint32_t first_part; /* of those of the unit's KV head */
+    uint32_t kv_head; /* the first */
+    uint32_t n_heads;
+    uint32_t first_part; /* of those of each of the unit's KV heads */
     sheaf__attn_range splits;
 } sheaf__attn_task;
 
@@ -99,7 +101,8 @@ typedef struct sheaf__attn_layout {
     uint32_t n_tasks;
     uint32_t n_shared_units; /* the first ones may have several members, the others have one */
     uint32_t run_shift;
-    uint32_t n_levels; /* of the stack of parts */
+    uint32_t task_heads; /* KV heads of a task at most */
+    uint32_t n_levels;   /* of the stack of parts */
     uint64_t n_splits;
     uint64_t n_shared_splits;
     uint64_t thread_floats;

@@ -12,8 +12,9 @@
 #include "base/bits.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "codec/codec.h"
 
-/* The query rows of a unit, or of a tile, as kernels want them. */
+/* The query rows of a unit, for each head of a task, or of a tile, as kernels want them. */
 typedef struct rows {
     const float *q[SHEAF__ATTN_ROWS];
     float *out[SHEAF__ATTN_ROWS];
@@ -106,13 +107,26 @@ static sheaf__attn_part part_of(const sheaf_attn_plan *plan, const sheaf__attn_u
                                unit->n_rows);
 }
 
+/* How many positions of a head to read before those of the next. */
+static uint32_t piece_of(const sheaf_kv_view *view, uint32_t n_heads)
+{
+    uint32_t least = view->block_tokens > 16 ? view->block_tokens : 16;
+    return n_heads > 1 && least < SHEAF__ATTN_SPLIT ? least : SHEAF__ATTN_SPLIT;
+}
+
 /* The fixed part of what kernels take. */
-static sheaf__attn_split split_of(const sheaf__attn_job *job, const sheaf__attn_unit *unit,
+static sheaf__attn_split split_of(const sheaf__attn_job *job, const sheaf__attn_task *task,
                                   const rows *set, float *scratch)
 {
     const sheaf_attn_options *o = &job->plan->options;
+    const sheaf__attn_unit *unit = &job->plan->now.units[task->unit];
+    const sheaf_kv_view *view = unit_view(job, unit);
     return (sheaf__attn_split){
         .n_rows = unit->n_rows,
+        .n_heads = task->n_heads,
+        .piece = piece_of(view, task->n_heads),
+        .k_head_stride = view->k_head_stride,
+        .v_head_stride = view->v_head_stride,
         .key_dim = o->key_dim,
         .value_dim = o->value_dim,
         .o_stride = job->plan->o_stride,
@@ -123,13 +137,19 @@ static sheaf__attn_split split_of(const sheaf__attn_job *job, const sheaf__attn_
     };
 }
 
-/* Leaves the node that the stack has as part i of the task's unit. */
+/* Leaves the node that the stack has as part i of the task's unit, for each of its heads. */
 static void leave_part(const sheaf_attn_plan *plan, const sheaf__attn_task *task, uint32_t i,
                        sheaf__attn_stack *stack)
 {
     const sheaf__attn_unit *unit = &plan->now.units[task->unit];
-    memcpy(part_of(plan, unit, task->kv_head, i).m, sheaf__attn_stack_fold(stack).m,
-           sheaf__attn_part_floats(unit->n_rows, plan->o_stride) * sizeof(float));
+    const uint64_t n = unit->n_rows, numbers = n * plan->o_stride;
+    const sheaf__attn_part from = sheaf__attn_stack_fold(stack);
+    for (uint32_t h = 0; h < task->n_heads; h++) {
+        sheaf__attn_part to = part_of(plan, unit, task->kv_head + h, i);
+        memcpy(to.m, from.m + h * n, n * sizeof(float));
+        memcpy(to.l, from.l + h * n, n * sizeof(float));
+        memcpy(to.o, from.o + h * numbers, numbers * sizeof(float));
+    }
 }
 
 /* Pushes the parts of the task's splits; leaves those of its nodes, if its unit leaves any. */
@@ -142,7 +162,7 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
     uint32_t shift = plan->now.run_shift, part = task->first_part;
     uint32_t node_end = sheaf__attn_first_node(unit, shift, all).end;
     reach reaches[2]; /* of this split and of the next */
-    sheaf__attn_split in = split_of(job, unit, set, scratch);
+    sheaf__attn_split in = split_of(job, task, set, scratch);
     reach_split(job, task, set, all.lo, &reaches[0]);
     in.codec_k = reaches[0].at.codec_k; /* gathered keys are f32 */
     plan->kernels->pack(&in);
@@ -170,6 +190,34 @@ static void walk_splits(const sheaf__attn_job *job, const sheaf__attn_task *task
     }
 }
 
+static void attend_heads(const sheaf__attn_job *job, const sheaf__attn_task *task,
+                         float *scratch)
+{
+    const sheaf_attn_plan *plan = job->plan;
+    const sheaf__attn_layout *now = &plan->now;
+    const sheaf__attn_unit *unit = &now->units[task->unit];
+    const sheaf__attn_member *members = &now->members[unit->first_member];
+    const uint32_t n_rows = task->n_heads * unit->n_rows;
+    rows set;
+    for (uint32_t h = 0; h < task->n_heads; h++)
+        for (uint32_t i = 0; i < unit->n_members; i++)
+            rows_add(job, &now->tiles[members[i].tile], task->kv_head + h,
+                     h * unit->n_rows + members[i].first_row, &set);
+    sheaf__attn_stack stack;
+    sheaf__attn_stack_init(
+        &stack, plan, n_rows,
+        scratch + sheaf__attn_scratch_floats(plan->options.key_dim, plan->options.value_dim),
+        now->n_levels);
+    uint32_t item = now->tiles[members[0].tile].item;
+    if (task->splits.lo == task->splits.hi) {
+        memset(stack.leaf.l, 0, n_rows * sizeof *stack.leaf.l);
+        finish(job, item, n_rows, &set, stack.leaf);
+        return;
+    }
+    walk_splits(job, task, &set, scratch, &stack);
+    if (unit->n_parts == 0) finish(job, item, n_rows, &set, sheaf__attn_stack_fold(&stack));
+}
+
 static void attend_task(void *arg, uint32_t index, uint32_t thread)
 {
     const sheaf__attn_job *job = arg;
@@ -178,26 +226,17 @@ static void attend_task(void *arg, uint32_t index, uint32_t thread)
     uint32_t first =
         plan->options.path == SHEAF_ATTN_GATHER ? now->items[job->item].first_task : 0;
     const sheaf__attn_task *task = &now->tasks[first + index];
-    const sheaf__attn_unit *unit = &now->units[task->unit];
-    const sheaf__attn_member *members = &now->members[unit->first_member];
+    const sheaf_kv_view *view = unit_view(job, &now->units[task->unit]);
     float *scratch = plan->workspace + thread * now->thread_floats;
-    rows set;
-    for (uint32_t i = 0; i < unit->n_members; i++)
-        rows_add(job, &now->tiles[members[i].tile], task->kv_head, members[i].first_row, &set);
-    sheaf__attn_stack stack;
-    sheaf__attn_stack_init(
-        &stack, plan, unit->n_rows,
-        scratch + sheaf__attn_scratch_floats(plan->options.key_dim, plan->options.value_dim),
-        now->n_levels);
-    uint32_t item = now->tiles[members[0].tile].item;
-    if (task->splits.lo == task->splits.hi) {
-        memset(stack.leaf.l, 0, unit->n_rows * sizeof *stack.leaf.l);
-        finish(job, item, unit->n_rows, &set, stack.leaf);
+    if (!sheaf__codec_is_quantized(view->codec_k) &&
+        !sheaf__codec_is_quantized(view->codec_v)) {
+        attend_heads(job, task, scratch);
         return;
     }
-    walk_splits(job, task, &set, scratch, &stack);
-    if (unit->n_parts == 0)
-        finish(job, item, unit->n_rows, &set, sheaf__attn_stack_fold(&stack));
+    sheaf__attn_task one = *task; /* scales are found head by head */
+    one.n_heads = 1;
+    for (uint32_t h = 0; h < task->n_heads; h++, one.kv_head++)
+        attend_heads(job, &one, scratch);
 }
 
 /* Pushes the rows that a tile has in the parts of one of its units. */
