@@ -282,6 +282,41 @@ static void every_number_of_threads_gives_the_same_bits(void **state)
     layout_free(&l);
 }
 
+/* Few rows of many KV heads may go together: eight and three here, fewer with more threads. */
+static void many_heads_give_the_bits_of_the_scalar_form(void **state)
+{
+    (void)state;
+    static const uint32_t blocks[] = {4, 16, 32, 64, 512}, counts[] = {1, 2, 5};
+    sheaf_threads *threads = NULL;
+    assert_int_equal(sheaf_threads_create(3, &threads), SHEAF_OK);
+    for (uint32_t i = 0; i < 15; i += STRIDE) {
+        const uint32_t count = counts[i % 3], tokens = 530 + i * 11;
+        numbers n = {400 + i,
+                     tokens,
+                     11,
+                     48,
+                     32,
+                     i % SHEAF_CODEC_COUNT,
+                     i % 2 ? SHEAF_CODEC_BF16 : i * 2 % SHEAF_CODEC_COUNT};
+        layout l = layout_make(&n, (shape){blocks[i / 3], 0, 1});
+        sheaf_attn_options o = options_for(&n, 22);
+        o.window = i % 4 == 1 ? 300 : 0;
+        float *q = queries(&n, 22, tokens - count, count);
+        sheaf_attn_item item = {count, tokens - count, tokens, 0};
+        float *want = attend(&o, NULL, &item, 1, &l.view, q);
+        for (uint32_t j = 0; j < n_isas * 2; j++) {
+            o.isa = isas[j / 2];
+            float *out = attend(&o, j % 2 ? threads : NULL, &item, 1, &l.view, q);
+            assert_memory_equal(out, want, out_count(&o, count) * sizeof *out);
+            free(out);
+        }
+        free(want);
+        free(q);
+        layout_free(&l);
+    }
+    sheaf_threads_destroy(threads);
+}
+
 static void a_sequence_alone_gives_the_bits_it_has_in_a_ragged_batch(void **state)
 {
     (void)state;
@@ -464,6 +499,7 @@ int main(void)
         cmocka_unit_test(every_block_size_and_row_order_gives_the_bits_of_one_buffer),
         cmocka_unit_test(every_chunking_gives_the_same_bits),
         cmocka_unit_test(every_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(many_heads_give_the_bits_of_the_scalar_form),
         cmocka_unit_test(a_sequence_alone_gives_the_bits_it_has_in_a_ragged_batch),
         cmocka_unit_test(windows_caps_and_sinks_give_the_bits_of_the_scalar_form),
         cmocka_unit_test(blocks_before_the_window_need_not_be_held),
