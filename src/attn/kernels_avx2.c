@@ -5,9 +5,9 @@
  *   few rows    (decode, few_avx2.c) vectors lie along the head dimension and K and V are widened in
  *               registers as they are read, once for every four query rows. Scores: [row][position]
  *   many rows   (prefill, here) positions are widened to f32 a few at a time; scores have vectors
- *               along the query rows, the head dimension walked lane by lane (d = lane, lane + 16,
- *               ..) so that each of the 16 lanes is one chain, lanes meeting in tree order.
- *               Scores: [position][row]
+ *               along the query rows, the head dimension walked two lanes at a time (d = lane,
+ *               lane + 8, lane + 16, ..) so that each of the 16 lanes is one chain, lanes meeting in
+ *               tree order. Scores: [position][row]
  *
  * The order of both is the one of sheaf/attn.h; only who holds which number differs. Scores of
  * quantized keys come from levels_avx2.c in either form; their values are widened like raw ones.
@@ -16,8 +16,12 @@
 
 #    include "attn/vector_avx2.h"
 
-/* Widened at a time: whole tiles of 4 and of 6 keys, beside the queries in L1. */
+/* Widened at a time: whole tiles of 2 and of 3 keys, beside the queries in L1. */
 #    define MANY_KEYS 24
+
+/* The pairs of lanes (i, i + 8) in the order in which a tree walked depth first meets them; its own
+ * inverse. */
+static const uint8_t pair_order[8] = {0, 4, 2, 6, 1, 5, 3, 7};
 
 /* --- many rows ---------------------------------------------------------------------------- */
 
@@ -77,71 +81,183 @@ static void widen_rows(uint32_t codec, const unsigned char *const *rows, uint32_
     }
 }
 
-/* Scores of `keys` positions for `vecs` vectors of query rows.
- * q: [padded, stride] from the first of these rows; k: [keys, padded]; s: [keys, stride] */
-INLINE void many_scores_tile(const int keys, const int vecs, const float *q, uint32_t stride,
-                             const float *k, uint32_t padded, float scale, float *s)
+/* A value kept in a register: gcc would read it anew for each of its products. */
+INLINE __m256 held(__m256 v)
 {
-    /* The lanes in the order in which a tree walked depth first meets its leaves. */
-    static const uint8_t order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-    __m256 wait[4][6][3], sum[6][3];
-    for (uint32_t i = 0; i < 16; i++) {
-        for (int x = 0; x < keys; x++)
-            for (int j = 0; j < vecs; j++) sum[x][j] = _mm256_setzero_ps();
-        for (uint32_t d = order[i]; d < padded; d += 16) {
-            __m256 rows[3];
-            for (int j = 0; j < vecs; j++)
-                rows[j] = _mm256_load_ps(q + (size_t)d * stride + (size_t)j * W);
-            for (int x = 0; x < keys; x++) {
-                __m256 key = _mm256_broadcast_ss(k + (size_t)x * padded + d);
-                for (int j = 0; j < vecs; j++)
-                    sum[x][j] = _mm256_fmadd_ps(rows[j], key, sum[x][j]);
-            }
-        }
-        uint32_t level = 0;
-        for (; i >> level & 1; level++)
-            for (int x = 0; x < keys; x++)
-                for (int j = 0; j < vecs; j++)
-                    sum[x][j] = _mm256_add_ps(wait[level][x][j], sum[x][j]);
-        if (level == 4) break;
-        for (int x = 0; x < keys; x++)
-            for (int j = 0; j < vecs; j++) wait[level][x][j] = sum[x][j];
-    }
-    for (int x = 0; x < keys; x++)
-        for (int j = 0; j < vecs; j++)
-            _mm256_store_ps(s + (size_t)x * stride + (size_t)j * W,
-                            _mm256_mul_ps(sum[x][j], _mm256_set1_ps(scale)));
+    __asm__("" : "+x"(v));
+    return v;
 }
 
-/* The same of n positions, `keys` at a time. */
-INLINE void many_scores_rows(const int keys, const int vecs, const float *q, uint32_t stride,
-                             const float *k, uint32_t padded, uint32_t n, float scale, float *s)
+/* Vectors of the group of rows that begins at `row`: three, and the last four as two and two, since
+ * one alone has too few sums to keep the multipliers busy. */
+INLINE uint32_t group_vecs(uint32_t stride, uint32_t row)
 {
+    return stride - row == 3 * W || stride - row > 4 * W ? 3 : 2;
+}
+
+/* The running sums of a tile: of lane i and of lane i + 8. */
+typedef struct chains {
+    __m256 low[3][3];
+    __m256 high[3][3];
+} chains;
+
+/* One step of both lanes: elements d and d + 8 of a key, of which `key` is the first. */
+INLINE void lanes_step(const int keys, const int vecs, const float *q, const float *key,
+                       uint32_t padded, chains *sum)
+{
+    __m256 y[3];
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + (size_t)x * padded);
+#    pragma GCC unroll 3
+    for (int j = 0; j < vecs; j++) {
+        __m256 row = held(_mm256_load_ps(q + j * W));
+#    pragma GCC unroll 3
+        for (int x = 0; x < keys; x++)
+            sum->low[x][j] = _mm256_fmadd_ps(row, y[x], sum->low[x][j]);
+    }
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + 8 + (size_t)x * padded);
+#    pragma GCC unroll 3
+    for (int j = 0; j < vecs; j++) {
+        __m256 row = held(_mm256_load_ps(q + (vecs + j) * W));
+#    pragma GCC unroll 3
+        for (int x = 0; x < keys; x++)
+            sum->high[x][j] = _mm256_fmadd_ps(row, y[x], sum->high[x][j]);
+    }
+}
+
+/* The first step of a pair of lanes. Between its products the pair before is added up and stored in
+ * `done`, [keys, vecs, W]: a store costs the multipliers a cycle where several stand together. */
+INLINE void lanes_begin(const int keys, const int vecs, const float *q, const float *key,
+                        uint32_t padded, chains *sum, float *done)
+{
+    __m256 y[3];
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + (size_t)x * padded);
+#    pragma GCC unroll 3
+    for (int j = 0; j < vecs; j++) {
+        __m256 row = held(_mm256_load_ps(q + j * W));
+#    pragma GCC unroll 3
+        for (int x = 0; x < keys; x++) {
+            sum->high[x][j] = _mm256_add_ps(sum->low[x][j], sum->high[x][j]);
+            sum->low[x][j] = _mm256_fmadd_ps(row, y[x], _mm256_setzero_ps());
+        }
+    }
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + 8 + (size_t)x * padded);
+#    pragma GCC unroll 3
+    for (int j = 0; j < vecs; j++) {
+        __m256 row = held(_mm256_load_ps(q + (vecs + j) * W));
+#    pragma GCC unroll 3
+        for (int x = 0; x < keys; x++) {
+            _mm256_store_ps(done + (x * vecs + j) * W, sum->high[x][j]);
+            sum->high[x][j] = _mm256_fmadd_ps(row, y[x], _mm256_setzero_ps());
+        }
+    }
+}
+
+/* Scores of `keys` positions for a group of rows.
+ * q: [8 pairs of lanes][steps][2][vecs, W]; k: [keys, padded]; s: [keys, stride] */
+INLINE void many_scores_tile(const int keys, const int vecs, const uint32_t steps,
+                             const float *q, const float *k, float scale, uint32_t stride,
+                             float *s)
+{
+    const uint32_t padded = steps * 16;
+    float pairs[8][9 * W]
+        __attribute__((aligned(32))); /* pair i in i + 1; the last in registers */
+    chains sum;
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++)
+#    pragma GCC unroll 3
+        for (int j = 0; j < vecs; j++) sum.low[x][j] = sum.high[x][j] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < 8; i++) {
+        const float *key = k + pair_order[i];
+        lanes_begin(keys, vecs, q, key, padded, &sum, pairs[i]);
+        q += 2 * vecs * W;
+#    pragma GCC unroll 7
+        for (uint32_t d = 1; d < steps; d++, q += 2 * vecs * W)
+            lanes_step(keys, vecs, q, key + (size_t)d * 16, padded, &sum);
+    }
+    const __m256 scales = _mm256_set1_ps(scale);
+#    pragma GCC unroll 3
+    for (int x = 0; x < keys; x++)
+#    pragma GCC unroll 3
+        for (int j = 0; j < vecs; j++) {
+            const float *p = pairs[0] + (x * vecs + j) * W;
+            __m256 v[8];
+#    pragma GCC unroll 7
+            for (int i = 0; i < 7; i++) v[i] = _mm256_load_ps(p + (i + 1) * 9 * W);
+            v[7] = _mm256_add_ps(sum.low[x][j], sum.high[x][j]);
+#    pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) v[i] = _mm256_add_ps(v[2 * i], v[2 * i + 1]);
+            v[0] = _mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3]));
+            _mm256_store_ps(s + (size_t)x * stride + (size_t)j * W,
+                            _mm256_mul_ps(v[0], scales));
+        }
+}
+
+/* The same of n positions. */
+INLINE void many_scores_group(const int keys, const int vecs, const uint32_t steps,
+                              const sheaf__attn_split *in, uint32_t row, const float *k,
+                              uint32_t n, float *s)
+{
+    const uint32_t stride = many_stride(in->n_rows), padded = steps * 16;
+    const float *q = in->scratch + sheaf__attn_scratch_queries() + (size_t)row * padded;
     uint32_t x = 0;
-    for (; x + (uint32_t)keys <= n; x += (uint32_t)keys)
-        many_scores_tile(keys, vecs, q, stride, k + (size_t)x * padded, padded, scale,
-                         s + (size_t)x * stride);
-    for (; keys > 4 && x + 4 <= n; x += 4)
-        many_scores_tile(4, vecs, q, stride, k + (size_t)x * padded, padded, scale,
+    for (s += row; x + (uint32_t)keys <= n; x += (uint32_t)keys)
+        many_scores_tile(keys, vecs, steps, q, k + (size_t)x * padded, in->scale, stride,
                          s + (size_t)x * stride);
     for (; x < n; x++)
-        many_scores_tile(1, vecs, q, stride, k + (size_t)x * padded, padded, scale,
+        many_scores_tile(1, vecs, steps, q, k + (size_t)x * padded, in->scale, stride,
                          s + (size_t)x * stride);
 }
 
-/* s: [SPLIT, stride], positions [first, end). Rows go by three vectors and the last four as two and
- * two, since one alone has too few sums to keep the multipliers busy. */
-static void many_scores(const sheaf__attn_split *in, const float *q, float *k, float *s)
+/* s: [SPLIT, stride], positions [first, end). */
+INLINE void many_scores_steps(const uint32_t steps, const sheaf__attn_split *in, float *k,
+                              float *s)
 {
-    const uint32_t stride = many_stride(in->n_rows), padded = sheaf__attn_padded(in->key_dim);
+    const uint32_t stride = many_stride(in->n_rows);
     for (uint32_t a = in->first; a < in->end; a += MANY_KEYS) {
-        uint32_t n = least(MANY_KEYS, in->end - a), row = 0;
+        uint32_t n = least(MANY_KEYS, in->end - a);
         float *to = s + (size_t)a * stride;
         widen_rows(in->codec_k, in->k + a, in->key_dim, n, k);
-        for (; stride - row == 3 * W || stride - row > 4 * W; row += 3 * W)
-            many_scores_rows(4, 3, q + row, stride, k, padded, n, in->scale, to + row);
-        for (; row < stride; row += 2 * W)
-            many_scores_rows(6, 2, q + row, stride, k, padded, n, in->scale, to + row);
+        for (uint32_t row = 0; row < stride; row += group_vecs(stride, row) * W) {
+            if (group_vecs(stride, row) == 3)
+                many_scores_group(2, 3, steps, in, row, k, n, to);
+            else
+                many_scores_group(3, 2, steps, in, row, k, n, to);
+        }
+    }
+}
+
+static NOINLINE void many_scores_128(const sheaf__attn_split *in, float *k, float *s)
+{
+    many_scores_steps(8, in, k, s);
+}
+
+static void many_scores(const sheaf__attn_split *in, float *k, float *s)
+{
+    const uint32_t steps = sheaf__attn_padded(in->key_dim) / 16;
+    if (steps == 8)
+        many_scores_128(in, k, s);
+    else
+        many_scores_steps(steps, in, k, s);
+}
+
+/* Queries to scratch, in the order in which tiles read them, zeros behind the last. */
+static void many_pack(const sheaf__attn_split *in)
+{
+    const uint32_t stride = many_stride(in->n_rows),
+                   steps = sheaf__attn_padded(in->key_dim) / 16;
+    float *q = in->scratch + sheaf__attn_scratch_queries();
+    memset(q, 0, (size_t)stride * steps * 16 * sizeof *q);
+    for (uint32_t row = 0, rows; row < stride; row += rows, q += (size_t)rows * steps * 16) {
+        rows = group_vecs(stride, row) * W;
+        for (uint32_t d = 0; d < in->key_dim; d++) {
+            uint32_t pair = pair_order[d % 8], step = d / 16, high = d / 8 % 2;
+            float *to = q + (size_t)((pair * steps + step) * 2 + high) * rows;
+            for (uint32_t r = row; r < least(row + rows, in->n_rows); r++) *to++ = in->q[r][d];
+        }
     }
 }
 
@@ -256,13 +372,12 @@ static void many_outputs(const sheaf__attn_split *in, const float *s, float *v, 
 static void many_split(const sheaf__attn_split *in, sheaf__attn_part out)
 {
     float *s = in->scratch;
-    const float *q = in->scratch + sheaf__attn_scratch_queries();
     float *widened = in->scratch + sheaf__attn_scratch_widened(in->key_dim);
     const uint32_t stride = many_stride(in->n_rows);
     if (sheaf__codec_is_quantized(in->codec_k))
         sheaf__levels_avx2_many(in, s);
     else
-        many_scores(in, q, widened, s);
+        many_scores(in, widened, s);
     for (uint32_t row = 0; row < in->n_rows; row += W)
         many_softmax8(in, row, stride, s + row, out);
     many_outputs(in, s, widened, out.o);
@@ -270,23 +385,14 @@ static void many_split(const sheaf__attn_split *in, sheaf__attn_part out)
 
 /* --- the table ---------------------------------------------------------------------------- */
 
-/* Queries to scratch, zeros behind: [row][d] for few rows, [d][row] for many. */
 static void pack(const sheaf__attn_split *in)
 {
-    const uint32_t padded = sheaf__attn_padded(in->key_dim), dim = in->key_dim;
-    float *q = in->scratch + sheaf__attn_scratch_queries();
-    if (sheaf__codec_is_quantized(in->codec_k)) {
+    if (sheaf__codec_is_quantized(in->codec_k))
         sheaf__levels_avx2_pack(in);
-        return;
-    }
-    if (in->n_rows < FEW_ROWS) {
+    else if (in->n_rows < FEW_ROWS)
         sheaf__few_avx2_pack(in);
-        return;
-    }
-    const uint32_t stride = many_stride(in->n_rows);
-    memset(q, 0, (size_t)stride * padded * sizeof *q);
-    for (uint32_t r = 0; r < in->n_rows; r++)
-        for (uint32_t d = 0; d < dim; d++) q[(size_t)d * stride + r] = in->q[r][d];
+    else
+        many_pack(in);
 }
 
 static void split(const sheaf__attn_split *in, sheaf__attn_part out)
