@@ -15,7 +15,7 @@ if ! command -v $tool >/dev/null; then
 elif [[ $($tool --version) != *" version 14."* ]]; then
     tap_skip $name "clang-format 14 is wanted, this is: $($tool --version)"
 else
-    mapfile -t files < <(find src include tests bench tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
+    mapfile -t files < <(find src include tests bench tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' 2>/dev/null | sort)
     if [ ${#files[@]} = 0 ]; then
         tap_not_ok $name "no files found"
     else

@@ -37,7 +37,7 @@ wide_lines() {
 # tap_limit NAME FUNCTION LIMIT FOLDER...: no file of the folders breaks the limit.
 tap_limit() {
     local name=$1 function=$2 limit=$3 files
-    mapfile -t files < <(find "${@:4}" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)
+    mapfile -t files < <(find "${@:4}" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) 2>/dev/null | sort)
     [ ${#files[@]} -gt 0 ] || return 0
     tap_empty "$name" "$("$function" "$limit" "${files[@]}")"
 }
@@ -48,6 +48,6 @@ for floor in base codec pool cache; do
     tap_limit "no_function_of_${floor}_is_over_70_lines" longer_functions 70 "src/$floor"
 done
 tap_limit no_function_is_over_130_lines longer_functions 130 src tests bench tools examples
-mapfile -t files < <(find src include tests bench tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
+mapfile -t files < <(find src include tests bench tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' 2>/dev/null | sort)
 tap_empty no_line_is_over_106_columns "$(wide_lines "${files[@]}")"
 tap_end

@@ -499,16 +499,6 @@ __device__ __forceinline__ sheaf__cuda_unit unit_load(const sheaf__cuda_unit *fr
     return sheaf__cuda_unit{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 }
 
-__device__ __forceinline__ void launch_next()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-__device__ __forceinline__ void wait_for_previous()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // --- the kernel ------------------------------------------------------------------------------
 
 // Which unit a block does, and for which heads. Heads first.

@@ -6,6 +6,7 @@
 #define SHEAF_ATTN_CUDA_DECODE_PREFIX_CUH
 
 #include "attn/cuda/decode_kernels.cuh"
+#include "attn/cuda/launch.cuh"
 
 namespace sheaf_cuda
 {
@@ -135,24 +136,6 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
 }
 
 // --- launches --------------------------------------------------------------------------------
-
-template <typename K, typename... A>
-static cudaError_t launch(K kernel, uint32_t grid, dim3 block, size_t shared,
-                          cudaStream_t stream, bool early, A... args)
-{
-    // the most there is, whatever this launch takes: graphs of other plans launch the kernel, too
-    cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHEAF__CUDA_MAX_SHARED);
-    if (error != cudaSuccess) return error;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(grid), config.blockDim = block;
-    config.dynamicSmemBytes = shared, config.stream = stream;
-    config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args...);
-}
 
 template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
