@@ -151,14 +151,15 @@ async function watching(page) {
   });
   await check('arrow_keys_find_a_running_block_and_its_request', async () => {
     const { groups: [group] } = await (await fetch(`${url}v1/cache/map`)).json();
-    const [row, , id] = group.owners[group.owners.length - 1];
+    // not the last one: the page may not have heard of the newest rows, and arrows end where its drawing does
+    const [row, , id] = group.owners[Math.floor(group.owners.length / 2)];
     await page.tabTo('.group canvas');
     await page.press('Home');
     for (let i = 0; i < row; i++) await page.press('ArrowRight');
     const line = `^row ${row} · slab ${Math.floor(row / group.slab_blocks)}, block ${row % group.slab_blocks} · `
       + `(running|shared) \\([rs]\\) · request ${id} \\(completion, decode, `;
     await until('the block tells about itself', async () => new RegExp(line).test(
-      await page.evaluate('document.querySelector(".readout").textContent')), 5);
+      await page.evaluate('document.querySelector(".readout").textContent')));
     await page.until('its request is marked', 'document.querySelector("#request-rows tr.looked") !== null');
   });
   await check('a_block_and_its_request_are_told_under_the_pointer', async () => {
