@@ -4,9 +4,11 @@
  * each head's part of a block in another place: too short for the processor to guess what follows.
  * So each position that is read fetches two others of that order:
  *
- *     read          near: every line, into L1      far: every second line, of quantized rows every
- *                                                  one, into L2
+ *     read          near: every line, into L1      far: every second line, into L2
  *     p             p + NEAR                       p + FAR
+ *
+ * AVX2 fetches every line of quantized keys far, and of raw keys and of values one line at a time between
+ * multiplications, PACED positions ahead.
  *
  * A core can wait for some 16 lines in L1 at a time, too few for the memory's speed times its delay,
  * and for many more in L2, which also brings a line's neighbour.
@@ -22,8 +24,8 @@
 #define SHEAF__ATTN_FAR  128
 #define SHEAF__ATTN_LINE 64 /* bytes */
 
-/* Lines of which one is fetched far: the short rows of quantized codecs ask for few anyway, and do not
- * wait for a second line that the first did not bring along. */
+/* Lines of which one is fetched far. QUANTIZED, on AVX2: the short rows of those codecs ask for few
+ * anyway, and do not wait for a second line that the first did not bring along. */
 #define SHEAF__ATTN_EACH           2
 #define SHEAF__ATTN_EACH_QUANTIZED 1
 
@@ -134,7 +136,7 @@ sheaf__attn_fetch_ahead(sheaf__attn_ahead ahead, uint32_t n, size_t bytes, const
  *
  *     keys of piece 0: head 0, head 1, .., of piece 1: head 0, ..; values alike; the next split's keys
  */
-#define SHEAF__ATTN_PACED 32
+#define SHEAF__ATTN_PACED 32 /* the fastest of 8 to 64 (docs/perf-log.md) */
 
 /* n rows to fetch: [n] addresses, and what their head adds to these. */
 typedef struct sheaf__attn_next {

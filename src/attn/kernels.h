@@ -45,9 +45,9 @@ typedef struct sheaf__attn_rows {
 typedef struct sheaf__attn_split {
     uint32_t n_rows;  /* 1 to SHEAF__ATTN_ROWS, of each head */
     uint32_t n_heads; /* 1 unless the kernels take more and neither codec is quantized */
-    uint32_t
-        piece; /* so many positions of a head are read, then those of the next head; a power
-                         of two from 16 to SHEAF__ATTN_SPLIT */
+    /* so many positions of a head are read, then those of the next head; a power of two from 16 to
+     * SHEAF__ATTN_SPLIT */
+    uint32_t piece;
     uint64_t k_head_stride; /* bytes, where there are several heads */
     uint64_t v_head_stride;
     uint32_t key_dim;
@@ -75,7 +75,8 @@ typedef struct sheaf__attn_kernels {
     uint32_t isa;
     uint32_t together; /* tiles of fewer rows than this may come for several heads; 0: none */
     /* Readies the scratch for the query rows; before the first split() of a tile. Reads n_rows,
-     * key_dim, q and codec_k: for quantized keys the queries are rotated and rounded to levels. */
+     * n_heads, key_dim, q and codec_k: for quantized keys the queries are rotated and rounded to
+     * levels. */
     void (*pack)(const sheaf__attn_split *in);
     /* Computes the part of one split, of all rows of all heads. */
     void (*split)(const sheaf__attn_split *in, sheaf__attn_part out);

@@ -15,7 +15,7 @@
 
 #define MAX_HEADS        65536
 #define TASKS_PER_THREAD 4
-#define TASK_HEADS       8
+#define TASK_HEADS       8  /* of 1, 2, 4, 8 the fastest (docs/perf-log.md) */
 #define MAX_SHIFT        24 /* 2^24 splits are 2^32 positions */
 
 /* --- life --------------------------------------------------------------------------------- */
@@ -305,7 +305,8 @@ static sheaf_status add_own_units(sheaf_attn_plan *plan)
 
 /* --- tasks and parts ---------------------------------------------------------------------- */
 
-/* How many KV heads the rows of all units allow to go together. */
+/* How many KV heads the rows of all units allow to go together; beside a tile of many rows, such as a
+ * prefill's, all go one by one. */
 static uint32_t most_heads(const sheaf_attn_plan *plan)
 {
     const sheaf__attn_layout *next = &plan->next;

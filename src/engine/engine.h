@@ -139,7 +139,7 @@ typedef struct sheaf__engine_stats {
     uint64_t failed;
 } sheaf__engine_stats;
 
-/* As of the end of a step: a request that is DONE is counted before that is told. Any thread. */
+/* As of the end of a step's work: a request that is DONE is counted before that is told. Any thread. */
 void sheaf__engine_stats_read(const sheaf__engine *engine, sheaf__engine_stats *out);
 
 /* Its options with the defaults filled in; `prefix` is null. Any thread. */

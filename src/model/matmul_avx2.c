@@ -133,6 +133,7 @@ INLINE void ask_for(const unsigned char *first, int n, bool nearest)
             _mm_prefetch((const char *)first + (uint64_t)i * LINE, _MM_HINT_T1);
     }
 }
+
 /* Goes down a block of k with n_halves halves of the dots, from `half` on. Its callers stand out of
  * line, so that the running vectors have the registers to themselves. */
 INLINE void pass(const group *g, uint32_t dtype, int half, int n_halves, int rows, int cols,

@@ -52,8 +52,9 @@ typedef struct sheaf__http_done {
     const char *method, *path;
     const sheaf__http_route *route; /* null: none */
     const char *client;             /* address */
-    uint32_t status;                /* of the reply; 499: the client left before one */
-    bool left;                      /* the client went before the reply's end */
+    /* of the reply; 499: the client left, or the server ended, before there was one */
+    uint32_t status;
+    bool left; /* the client went before the reply's end */
     uint64_t request_bytes, reply_bytes;
     uint64_t total_ns;
 } sheaf__http_done;

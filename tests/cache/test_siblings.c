@@ -235,7 +235,7 @@ static void no_order_of_coming_makes_them_deep(void **state)
             insert(&s, &g, &members[i]);
         }
         assert_ordered(&s, MANY);
-        assert_true(height_of(&s) <= 3);              /* 2 * 12^3 > 3000 */
+        assert_true(height_of(&s) <= 3);              /* 2 * 10^4 > 3000 */
         for (int32_t i = 0; i < MANY; i += 1 + i % 2) /* two of three go */
             take_out(&s, &g, &members[i]);
         assert_ordered(&s, s.count);

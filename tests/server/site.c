@@ -99,6 +99,7 @@ static void serve_hang(void *ctx, sheaf__exchange *x)
 
 static void serve_block(void *ctx, sheaf__exchange *x)
 {
+    ((site *)ctx)->n_blocked++;
     while (sem_wait(&((site *)ctx)->open) != 0) continue;
     serve_hello(ctx, x);
 }

@@ -34,8 +34,9 @@ typedef struct site {
     pthread_mutex_t lock; /* of what is held, for whoever changes it */
     _Atomic uint32_t n_held;
     sheaf__exchange *held[SITE_MAX_HELD];
-    bool begun[SITE_MAX_HELD]; /* held[i]: its stream */
-    sem_t open;                /* for /block: one goes on for each post */
+    bool begun[SITE_MAX_HELD];  /* held[i]: its stream */
+    sem_t open;                 /* for /block: one goes on for each post */
+    _Atomic uint32_t n_blocked; /* that have begun to wait for it, ever */
     char last_id[80];
 } site;
 

@@ -153,11 +153,14 @@ static void who_waits_for_a_worker_and_leaves_is_never_handled(void **state)
 {
     int blocked[N_WORKERS], fds[50];
     (void)state;
-    uint32_t handled = server.handled, done = server.done_499;
+    uint32_t handled = server.handled, done = server.done_499, before = server.n_blocked;
     for (int i = 0; i < N_WORKERS; i++) { /* every worker */
         blocked[i] = web_connect(server.port);
         web_send(blocked[i], "POST /block HTTP/1.1\r\n" HOST "Content-Length: 0\r\n\r\n");
     }
+    for (uint64_t end = web_ms() + WEB_PATIENCE_MS; server.n_blocked < before + N_WORKERS;
+         usleep(1000))
+        assert_true(web_ms() < end);
     for (int i = 0; i < 50; i++) {
         fds[i] = web_connect(server.port);
         web_send(fds[i], "GET /hello HTTP/1.1\r\n" HOST "\r\n");

@@ -78,8 +78,8 @@ static bool read_on(int fd, const char *mark, char text[static REPLY])
 {
     enum { KEPT = 64 };
     for (size_t n = strlen(text); strstr(text, mark) == NULL; text[n] = 0) {
-        if (n + 1 ==
-            REPLY) { /* of a long stream the latest part: a mark may have begun there */
+        /* of a long stream the latest part: a mark may have begun there */
+        if (n + 1 == REPLY) {
             memmove(text, text + n - KEPT, KEPT);
             n = KEPT;
         }
