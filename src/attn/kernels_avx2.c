@@ -101,29 +101,33 @@ typedef struct chains {
     __m256 high[3][3];
 } chains;
 
-/* One step of both lanes: elements d and d + 8 of a key, of which `key` is the first. */
-INLINE void lanes_step(const int keys, const int vecs, const float *q, const float *key,
-                       uint32_t padded, chains *sum)
+/* The same element of several keys. */
+INLINE void broadcast_keys(const int keys, const float *key, uint32_t padded, __m256 y[3])
 {
-    __m256 y[3];
 #    pragma GCC unroll 3
     for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + (size_t)x * padded);
+}
+
+/* One step of a lane: rows against the element of the keys that `key` points to. */
+INLINE void lane_step(const int keys, const int vecs, const float *q, const float *key,
+                      uint32_t padded, __m256 sum[3][3])
+{
+    __m256 y[3];
+    broadcast_keys(keys, key, padded, y);
 #    pragma GCC unroll 3
     for (int j = 0; j < vecs; j++) {
         __m256 row = held(_mm256_load_ps(q + j * W));
 #    pragma GCC unroll 3
-        for (int x = 0; x < keys; x++)
-            sum->low[x][j] = _mm256_fmadd_ps(row, y[x], sum->low[x][j]);
+        for (int x = 0; x < keys; x++) sum[x][j] = _mm256_fmadd_ps(row, y[x], sum[x][j]);
     }
-#    pragma GCC unroll 3
-    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + 8 + (size_t)x * padded);
-#    pragma GCC unroll 3
-    for (int j = 0; j < vecs; j++) {
-        __m256 row = held(_mm256_load_ps(q + (vecs + j) * W));
-#    pragma GCC unroll 3
-        for (int x = 0; x < keys; x++)
-            sum->high[x][j] = _mm256_fmadd_ps(row, y[x], sum->high[x][j]);
-    }
+}
+
+/* One step of both lanes: elements d and d + 8 of a key, of which `key` is the first. */
+INLINE void lanes_step(const int keys, const int vecs, const float *q, const float *key,
+                       uint32_t padded, chains *sum)
+{
+    lane_step(keys, vecs, q, key, padded, sum->low);
+    lane_step(keys, vecs, q + vecs * W, key + 8, padded, sum->high);
 }
 
 /* The first step of a pair of lanes. Between its products the pair before is added up and stored in
@@ -132,8 +136,7 @@ INLINE void lanes_begin(const int keys, const int vecs, const float *q, const fl
                         uint32_t padded, chains *sum, float *done)
 {
     __m256 y[3];
-#    pragma GCC unroll 3
-    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + (size_t)x * padded);
+    broadcast_keys(keys, key, padded, y);
 #    pragma GCC unroll 3
     for (int j = 0; j < vecs; j++) {
         __m256 row = held(_mm256_load_ps(q + j * W));
@@ -143,8 +146,7 @@ INLINE void lanes_begin(const int keys, const int vecs, const float *q, const fl
             sum->low[x][j] = _mm256_fmadd_ps(row, y[x], _mm256_setzero_ps());
         }
     }
-#    pragma GCC unroll 3
-    for (int x = 0; x < keys; x++) y[x] = _mm256_broadcast_ss(key + 8 + (size_t)x * padded);
+    broadcast_keys(keys, key + 8, padded, y);
 #    pragma GCC unroll 3
     for (int j = 0; j < vecs; j++) {
         __m256 row = held(_mm256_load_ps(q + (vecs + j) * W));
@@ -163,8 +165,8 @@ INLINE void many_scores_tile(const int keys, const int vecs, const uint32_t step
                              float *s)
 {
     const uint32_t padded = steps * 16;
-    float pairs[8][9 * W]
-        __attribute__((aligned(32))); /* pair i in i + 1; the last in registers */
+    /* pair i in i + 1; the last in registers */
+    float pairs[8][9 * W] __attribute__((aligned(32)));
     chains sum;
 #    pragma GCC unroll 3
     for (int x = 0; x < keys; x++)
