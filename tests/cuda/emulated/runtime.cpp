@@ -90,11 +90,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
 {
     *out = nullptr;

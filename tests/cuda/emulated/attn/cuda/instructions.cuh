@@ -68,16 +68,6 @@ inline float __fmaf_rn(float x, float y, float z)
     return fmaf(x, y, z);
 }
 
-inline int __float2int_rn(float x)
-{
-    return (int)lrintf(x);
-}
-
-inline float __int2float_rn(int x)
-{
-    return (float)x;
-}
-
 template <typename T> T __ldg(const T *p)
 {
     return *p;
@@ -204,11 +194,6 @@ inline uint32_t load4(uint32_t a)
     uint32_t x;
     memcpy(&x, emulated::shared + a, 4);
     return x;
-}
-
-inline uint4 load16(uint32_t a)
-{
-    return uint4{load4(a), load4(a + 4), load4(a + 8), load4(a + 12)};
 }
 
 template <int BYTES> uint4 load_up_to_16(uint32_t a)
