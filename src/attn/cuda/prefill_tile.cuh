@@ -166,7 +166,7 @@ static __device__ __forceinline__ void rotate_row(float (&x)[D / 32], uint32_t l
     if (INVERSE)
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
-            if (turbo4_signs[i] >> lane & 1) x[i] = -x[i];
+            if (turbo4_signs[i] >> lane & 1) x[i] = 0.f - x[i]; // no negative zeros
 }
 
 /* An exact power of two that brings the largest number of a row, held by LANES neighbours, into [1, 2),
