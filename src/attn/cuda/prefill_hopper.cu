@@ -1,6 +1,6 @@
 /* attn/cuda/prefill_hopper.cu - prefill by Hopper's warpgroup products: bf16 and f16.
  *
- * Owns: one kernel, and the tensor maps that it reads K and V through. A thread block has three
+ * Owns: one kernel. A thread block has three
  * warpgroups: one warp of the first keeps the copy engine busy, the other two hold 64 query rows
  * each. While a warpgroup softens the scores of a key tile, the tensor cores compute its product of
  * the tile before, and the other warpgroup's.
@@ -8,8 +8,8 @@
  *     producer   wait until buffer i is empty, copy the blocks of a key tile into it, which fills it
  *     consumer   S(0); for t: start S(t+1) and O += P(t) V(t); soften S(t+1); O *= fade; ...
  *
- * A tensor map covers the whole range of a group: [row][head][token of a block][number]; a copy is 64
- * numbers of the tokens of one block. What lies outside it, as a block that is not held, is zeros.
+ * A copy is 64 numbers of the tokens of one block, swizzled (tensor_map.h). A block that is not held lies
+ * outside the map, and is zeros.
  *
  * Shared memory, from an address aligned to 1024 bytes:
  *
@@ -20,6 +20,7 @@
 #include "attn/cuda/prefill_kernels.h"
 #include "attn/cuda/prefill_tile.cuh"
 #include "attn/cuda/prefill_wgmma.cuh"
+#include "attn/cuda/tensor_map.h"
 
 #define THREADS 384
 #define STAGES  2
@@ -90,7 +91,7 @@ copy_tile(const sheaf__cuda_prefill &a, const prefill_work &w, const hopper_copy
     __syncwarp();
     if (c.works)
         tensor_copy(to + c.column * hopper_shape<D>::KT * 128 + c.part * 128, map, barrier,
-                    (int)c.column * 64, (int)((start + c.part) % a.view.block_tokens),
+                    (int)c.column * 128, (int)((start + c.part) % a.view.block_tokens),
                     (int)w.kv_head, row);
 }
 
@@ -369,48 +370,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* The driver's function; null: a driver without it. */
-static encode_fn *encoder(void)
+/* 64 numbers a copy, of the tokens of a block or of a key tile. */
+static bool map_keys_or_values(CUtensorMap *map, const sheaf_kv_view *view, bool values,
+                               uint32_t key_tile)
 {
-    static encode_fn *kept = NULL; /* threads that look for it at once find the same */
-    encode_fn *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
-    if (found == NULL) {
-        void *at = NULL;
-        cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000,
-                                             cudaEnableDefault, &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = (encode_fn *)at;
-        __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
-    }
-    return found;
-}
-
-/* All rows of a group, of one layer's K or V. The last row is beyond what any pool can hold. */
-static bool map_tiles(CUtensorMap *map, const sheaf_kv_view *view, bool values,
-                      uint32_t key_tile)
-{
-    uint32_t tokens = view->block_tokens < key_tile ? view->block_tokens : key_tile;
-    cuuint64_t dims[4] = {view->key_dim, view->block_tokens, view->n_kv_heads, 1u << 30};
-    cuuint64_t strides[3] = {view->key_dim * 2,
-                             values ? view->v_head_stride : view->k_head_stride,
-                             values ? view->row_stride_v : view->row_stride_k};
-    cuuint32_t box[4] = {64, tokens, 1, 1}, steps[4] = {1, 1, 1, 1};
-    unsigned char *base =
-        (unsigned char *)view->base + (values ? view->v_offset : view->k_offset);
-    encode_fn *encode = encoder();
-    return encode != NULL &&
-           encode(map,
-                  view->codec_k == SHEAF_CODEC_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                  4, base, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    sheaf__cuda_tiles tiles = {};
+    tiles.base = (const unsigned char *)view->base + (values ? view->v_offset : view->k_offset);
+    tiles.head_stride = values ? view->v_head_stride : view->k_head_stride;
+    tiles.row_stride = values ? view->row_stride_v : view->row_stride_k;
+    tiles.n_heads = view->n_kv_heads, tiles.block_tokens = view->block_tokens;
+    tiles.token_bytes = view->key_dim * 2, tiles.width = 128;
+    tiles.tokens = view->block_tokens < key_tile ? view->block_tokens : key_tile;
+    return sheaf__cuda_map_tiles(map, &tiles);
 }
 
 template <int D, bool F16, bool CAP, bool TURNS>
@@ -418,8 +389,8 @@ static sheaf_status launch(const sheaf__cuda_prefill *a, cudaStream_t stream)
 {
     using shape = hopper_shape<D>;
     CUtensorMap map_k, map_v;
-    if (!map_tiles(&map_k, &a->view, false, shape::KT) ||
-        !map_tiles(&map_v, &a->view, true, shape::KT))
+    if (!map_keys_or_values(&map_k, &a->view, false, shape::KT) ||
+        !map_keys_or_values(&map_v, &a->view, true, shape::KT))
         return SHEAF_E_UNSUPPORTED;
     if (cudaFuncSetAttribute(prefill_wgmma<D, F16, CAP, TURNS>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
