@@ -101,9 +101,11 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
  * of its tables to the GPU. views: [n_items], host structs with host rows, copied; of one pool's
  * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. Items of one
  * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
- * of the item alone. A second call with the same or smaller sizes
- * allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ, lack what a
- * query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
+ * of the item alone. K and V of positions before an item's first query must be in place on the stream
+ * by then: what is queued later (copies, restores, other writes than `append`s of the step's own
+ * positions) may be missed by `run`, which reads them ahead of the kernel before it. A second call with
+ * the same or smaller sizes allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that
+ * differ, lack what a query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
  * rows of blocks, 2^29 items, or more units than a launch has blocks; SHEAF_E_NO_MEMORY;
  * SHEAF_E_DEVICE: nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,

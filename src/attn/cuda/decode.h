@@ -80,17 +80,20 @@ typedef struct sheaf__cuda_decode {
     const sheaf__cuda_merge *merges;
     const sheaf__cuda_prefix_unit *prefix_units;
     const uint32_t *members;
-    uint32_t *
-        arrived; /* [n_merges][n_q_heads]: units that left their part; back at 0 after the last */
+    uint32_t *arrived; /* [n_merges][n_q_heads]: units that have left parts; at last 0 again */
+    uint32_t *taken;   /* units taken, beside those that are dealt; at last 0 again */
     uint64_t signs[4]; /* of turbo4's rotation */
     float scale, softcap;
     uint32_t n_units, n_merges, n_prefix_units;
     uint32_t n_q_heads, n_kv_heads, group;
     uint32_t block_shift; /* log2 of block_tokens: 4 to 6 */
     uint32_t codec, dim, io_dtype;
-    uint32_t slots;   /* of a warp's ring */
-    uint32_t overlap; /* kernels are launched before those they wait for have ended */
-    uint32_t waits;   /* when units wait for the kernel before: WAITS_... */
+    uint32_t n_blocks; /* at most: one a multiprocessor */
+    uint32_t slots;    /* of a warp's ring */
+    uint32_t overlap;  /* kernels are launched before those they wait for have ended */
+    uint32_t waits;    /* when units wait for the kernel before: WAITS_... */
+    uint32_t dealt;   /* 1: units are chunks, dealt in turn; 0: some are taken by the counter */
+    uint32_t settled; /* positions before a query's own were in place when it was planned */
 } sheaf__cuda_decode;
 
 /* Whether the kernels read this layer into that type. SHEAF_E_UNSUPPORTED: they do not. */
@@ -104,20 +107,20 @@ SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint
 #    define SHEAF__CUDA_INLINE static inline
 #endif
 
-/* Teams that a multiprocessor's registers hold. */
+/* Teams of a multiprocessor. */
 SHEAF__CUDA_INLINE uint32_t sheaf__cuda_teams(uint32_t codec, uint32_t dim)
 {
-    return codec <= SHEAF_CODEC_BF16 || dim == 256 ? 2 : 3;
+    return dim == 256 && codec != SHEAF_CODEC_TURBO4 ? 1 : 2;
 }
 
 /* Bytes of shared memory of a team. */
 SHEAF__CUDA_INLINE uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint32_t slots)
 {
-    uint32_t row = codec <= SHEAF_CODEC_BF16   ? 2 * dim
-                   : codec == SHEAF_CODEC_INT8 ? dim
-                                               : dim / 2;
-    uint32_t slot = codec <= SHEAF_CODEC_BF16 ? 4 * (8 * row + 32) : 4 * (16 * row + 32) + 256;
-    return 128 + 32 * dim + SHEAF__CUDA_WARPS * (128 + slots * slot);
+    const uint32_t scales = codec <= SHEAF_CODEC_BF16 ? 0 : 256; /* beside a slot */
+    const uint32_t slot = codec == SHEAF_CODEC_TURBO4 ? 32 * dim : 64 * dim;
+    const uint32_t ring = 128 + slots * scales;
+    const uint32_t head = 896 + 32 * dim + 64 * (dim + 4) + SHEAF__CUDA_WARPS * ring;
+    return (head + 1023) / 1024 * 1024 + SHEAF__CUDA_WARPS * slots * slot;
 }
 
 /* Query rows that a prefix unit takes at once. */

@@ -1,63 +1,68 @@
-// attn/cuda/decode_kernels.cuh - the kernel of decode, for one codec and dimension.
+// attn/cuda/decode_kernels.cuh - what both kernels of decode are made of.
 //
-// Owns: who computes what, and the ring that brings K and V. A block of four warps (a team)
-// computes one unit for one KV head, a leaf or a chunk each warp. Each warp fills its own
-// ring (K, V, K, V, ...) by bulk copies and refills a slot as soon as it has read it. At the
-// end each warp folds the four sums of some query heads, in order; where an item has several
-// units, whichever warp leaves the last part of a head merges them.
-//
-// Shared memory of a block: scales of the columns (128 bytes), their queries ([8][D] floats)
-// before each warp packs them; then, a warp:
-//
-//     [0, 128)     barriers, one a slot
-//     [128, ...)   slots; once all is read, its sums: [8 columns][D + 4] floats, o, then m and l
+// Owns: queries as the products take them, a leaf from slot to sums, and what is left behind:
+// parts, merges, results.
 #ifndef SHEAF_ATTN_CUDA_DECODE_KERNELS_CUH
 #define SHEAF_ATTN_CUDA_DECODE_KERNELS_CUH
+
+#include <cuda.h>
 
 #include "attn/cuda/decode_tile.cuh"
 
 namespace sheaf_cuda
 {
 
-constexpr int HEAD_BYTES = 256;
-constexpr int PREFIX_WARPS = 8;
-
 constexpr int WARPS = SHEAF__CUDA_WARPS;
-constexpr int MERGE_AT_ONCE = 8; // parts on their way
+constexpr int PREFIX_WARPS = 8;
 
 template <int D> __host__ __device__ constexpr int prefix_columns() // tiles of 8 columns a warp
 {
     return D == 256 ? 1 : 2;
 }
 
-constexpr int BARRIER_BYTES = 128;
+// K and V of a layer.
+struct maps {
+    const CUtensorMap *k, *v;
+};
 
-template <uint32_t C, int D> __host__ __device__ constexpr uint32_t ring_bytes(uint32_t slots)
-{
-    return BARRIER_BYTES + slots * shape<C, D>::SLOT;
-}
+// --- copies ----------------------------------------------------------------------------------
 
-// Of what all warps of a team share.
-template <int D> __host__ __device__ constexpr uint32_t team_bytes()
-{
-    return 128 + 8 * D * 4;
-}
+// What a lane brings of a slot: a strip of the tokens of one block. Eight lanes fill it.
+template <uint32_t C, int D> struct piece {
+    using S = shape<C, D>;
+    uint32_t strip, first, shift; // its first position in the slot; log2 of its positions
+    bool works;
 
-template <uint32_t C, int D> __host__ __device__ constexpr int prefix_bytes(int slots)
-{
-    constexpr int NT = prefix_columns<D>();
-    return HEAD_BYTES + PREFIX_WARPS * (128 + sums_bytes<D, NT>()) + slots * shape<C, D>::SLOT;
-}
+    __device__ __forceinline__ void init(uint32_t block_shift, uint32_t lane)
+    {
+        constexpr uint32_t most = S::POSITIONS == 64 ? 6 : 5;
+        shift = min(block_shift, most);
+        const uint32_t groups = S::POSITIONS >> shift;
+        strip = lane / groups;
+        first = lane % groups << shift;
+        works = strip < S::STRIPS;
+    }
 
-// What the host reckons with (decode.h).
-template <uint32_t C, int D> constexpr bool host_agrees(uint32_t slots)
-{
-    return sheaf__cuda_teams(C, D) == shape<C, D>::TEAMS &&
-           sheaf__cuda_team_bytes(C, D, slots) ==
-               team_bytes<D>() + WARPS * ring_bytes<C, D>(slots) &&
-           sheaf__cuda_prefix_rows(D) == 8 * PREFIX_WARPS * prefix_columns<D>() &&
-           sheaf__cuda_part_floats(D) == D + 4;
-}
+    // Bytes that come for each lane of strip 0.
+    __device__ __forceinline__ uint32_t bytes() const
+    {
+        return (uint32_t)(S::ROW + (S::RAW ? 0 : 4)) << shift;
+    }
+
+    // inside: the first position in its block; segment: of the head in that block
+    __device__ __forceinline__ void bring(const CUtensorMap *map, const unsigned char *segment,
+                                          uint32_t kv_head, uint32_t row, uint32_t block_shift,
+                                          uint32_t inside, slot_at to, uint32_t full) const
+    {
+        tensor_copy(to.data + strip * S::STRIP + first * S::WIDTH, map, strip * S::WIDTH,
+                    inside, kv_head, row, full);
+        if constexpr (!S::RAW)
+            if (strip == 0)
+                bulk_copy(to.scales + 4 * first,
+                          segment + ((uint64_t)S::ROW << block_shift) + 4 * inside, 4u << shift,
+                          full);
+    }
+};
 
 // --- numbers in and out ----------------------------------------------------------------------
 
@@ -186,8 +191,24 @@ __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float 
     }
 #pragma unroll
     for (int i = 0; i < E; i++) to[lane * E + i] = x[i] * inverse;
+    if constexpr (!shape<C, D>::RAW) unit = __fdiv_rn(unit, QUERY_ONE);
     if (lane == 0)
         *scale = __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
+}
+
+// Four numbers of a query as high and low bytes.
+__device__ __forceinline__ void take_bytes(const float *from, uint32_t &hi, uint32_t &lo)
+{
+    const float4 x = *reinterpret_cast<const float4 *>(from);
+    const float each[4] = {x.x, x.y, x.z, x.w};
+    hi = lo = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int y = __float2int_rn(__fmul_rn(each[i], QUERY_ONE));
+        const int low = ((y + QUERY_HIGH / 2) & (QUERY_HIGH - 1)) - QUERY_HIGH / 2;
+        hi |= ((uint32_t)((y - low) / QUERY_HIGH) & 0xff) << 8 * i;
+        lo |= ((uint32_t)low & 0xff) << 8 * i;
+    }
 }
 
 // Takes the queries of eight columns, tile n of the warp's. stage: [8][D] floats, scales: [8]
@@ -198,10 +219,15 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
     constexpr bool HALF = shape<C, D>::HALF;
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
-    for (int s = 0; s < D / 16; s++) {
+    for (int s = 0; s < shape<C, D>::STEPS; s++) {
         const float *from = stage + g * D + step_dim<C, D>(s, t);
+        if constexpr (!shape<C, D>::RAW) {
+            take_bytes(from, to.hi[n][s][0], to.lo[n][s][0]);
+            take_bytes(from + 4, to.hi[n][s][1], to.lo[n][s][1]);
+            continue;
+        }
         const float2 x = *reinterpret_cast<const float2 *>(from);
-        const float2 y = *reinterpret_cast<const float2 *>(from + (shape<C, D>::RAW ? 8 : 2));
+        const float2 y = *reinterpret_cast<const float2 *>(from + 8);
         to.hi[n][s][0] = pack<HALF>(x.x, x.y);
         to.hi[n][s][1] = pack<HALF>(y.x, y.y);
         if constexpr (queries<C, D, NT, PRECISE>::LOW) {
@@ -213,110 +239,7 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
     to.scale[n][1] = scales[2 * t + 1];
 }
 
-// --- the ring --------------------------------------------------------------------------------
-
-// Slots in order: K and V of leaf 0, of leaf 1, ... Lane p of the first PIECES * HALVES
-// knows where piece p of a leaf lies; those of a half bring its pieces.
-template <uint32_t C, int D> struct ring {
-    using S = shape<C, D>;
-    const unsigned char *k, *v; // of the head in row 0
-    const uint32_t *rows;
-    uint64_t row_stride_k, row_stride_v;
-    uint32_t rows_at, block_shift;
-    uint32_t lo, hi;         // of the item
-    uint32_t bars, slots_at; // in shared memory
-    uint32_t n_slots;
-    uint32_t leaf, end;   // the next to bring
-    uint32_t row, ahead;  // of this lane's piece of that leaf, and of the next
-    uint32_t at, part;    // the slot to fill, and with what: the halves of K, then those of V
-    uint32_t from, phase; // the slot to read
-
-    __device__ __forceinline__ void init(const sheaf__cuda_decode &in, uint32_t shared,
-                                         uint32_t slots, uint32_t n)
-    {
-        rows = in.rows;
-        row_stride_k = in.row_stride_k, row_stride_v = in.row_stride_v;
-        block_shift = in.block_shift;
-        bars = shared, slots_at = slots, n_slots = n;
-        leaf = end = at = part = from = phase = 0;
-    }
-
-    __device__ __forceinline__ void of_head(const sheaf__cuda_decode &in, uint32_t head)
-    {
-        k = in.base + in.k_offset + head * in.k_head_stride;
-        v = in.base + in.v_offset + head * in.v_head_stride;
-    }
-
-    // Whether this lane's piece of a leaf has positions that are seen.
-    __device__ __forceinline__ bool held(uint32_t n, int lane) const
-    {
-        const uint32_t first = n * SHEAF__CUDA_LEAF + S::ROWS * lane;
-        return lane < S::PIECES * S::HALVES && n < end && first < hi && first + S::ROWS > lo;
-    }
-
-    __device__ __forceinline__ uint32_t row_of(uint32_t n, int lane) const
-    {
-        if (!held(n, lane)) return 0;
-        const uint32_t first = n * SHEAF__CUDA_LEAF + S::ROWS * lane;
-        return __ldg(rows + (uint32_t)(rows_at + (first >> block_shift)));
-    }
-
-    __device__ __forceinline__ void begin(uint32_t first, uint32_t past, int lane)
-    {
-        leaf = first, end = past;
-        row = row_of(leaf, lane);
-        ahead = row_of(leaf + 1, lane);
-    }
-
-    // Fills the next slot, if there is something left to bring. The whole warp.
-    __device__ __forceinline__ void bring(int lane)
-    {
-        if (leaf >= end) return;
-        const uint32_t bar = bars + 8 * at, slot = slots_at + at * S::SLOT;
-        constexpr uint32_t each = S::ROWS * (S::ROW + (S::RAW ? 0 : 4));
-        const bool mine = held(leaf, lane) && (uint32_t)lane / S::PIECES == part % S::HALVES;
-        const uint32_t n = __popc(__ballot_sync(ALL, mine));
-        if (lane == 0) barrier_expect(bar, n * each);
-        __syncwarp();
-        if (mine) {
-            const uint32_t inside =
-                (leaf * SHEAF__CUDA_LEAF + S::ROWS * lane) & ((1u << block_shift) - 1);
-            const unsigned char *segment =
-                part >= S::HALVES ? v + row * row_stride_v : k + row * row_stride_k;
-            bulk_copy(slot + lane % S::PIECES * S::PIECE, segment + inside * S::ROW,
-                      S::ROWS * S::ROW, bar);
-            if constexpr (!S::RAW)
-                bulk_copy(slot + S::SCALES + 4 * S::ROWS * lane,
-                          segment + ((uint64_t)S::ROW << block_shift) + 4 * inside, 4 * S::ROWS,
-                          bar);
-        }
-        skip(lane);
-    }
-
-    // Leaves the next slot to another warp.
-    __device__ __forceinline__ void skip(int lane)
-    {
-        if (leaf >= end) return;
-        if (++at == n_slots) at = 0;
-        if (++part < 2 * S::HALVES) return;
-        part = 0;
-        leaf++;
-        row = ahead;
-        ahead = row_of(leaf + 1, lane);
-    }
-
-    // Waits for the oldest slot not read yet and gives its address.
-    __device__ __forceinline__ uint32_t wait()
-    {
-        barrier_wait(bars + 8 * from, phase);
-        return slots_at + from * S::SLOT;
-    }
-
-    __device__ __forceinline__ void next()
-    {
-        if (++from == n_slots) from = 0, phase ^= 1;
-    }
-};
+// --- a leaf ---------------------------------------------------------------------------------
 
 __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
 {
@@ -329,8 +252,8 @@ __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
 }
 
 // One leaf. release: says of the slot waited for last that it is read.
-template <uint32_t C, int D, int NT, bool PRECISE, typename F>
-__device__ __forceinline__ void leaf_of(sums<D, NT> &to, ring<C, D> &r, int lane, seen see,
+template <uint32_t C, int D, int NT, bool PRECISE, typename R, typename F>
+__device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen see,
                                         float softcap, const queries<C, D, NT, PRECISE> &q,
                                         F release)
 {
@@ -338,11 +261,11 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, ring<C, D> &r, int lane
     constexpr bool LOW = PRECISE && !S::HALF;
     float s[NT][4][4];
     weights<NT, LOW> w;
-    uint32_t slot = 0;
+    slot_at slot = {};
 #pragma unroll
     for (int half = 0; half < S::HALVES; half++) {
         slot = r.wait();
-        scores<C, D, NT, PRECISE>(s, half, slot, lane, q);
+        scores<C, D, NT, PRECISE>(s, half, slot.data, lane, q);
         if constexpr (S::RAW) release();
     }
     logits<C, D, NT, PRECISE>(s, slot, lane, see, softcap, q);
@@ -350,11 +273,11 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, ring<C, D> &r, int lane
     exponentials<D, NT>(s, to);
 #pragma unroll
     for (int half = 0; half < S::HALVES; half++) {
-        if (half == 0 && S::RAW) weigh<C, D, NT, LOW>(w, s, 0, lane);
+        if (half == 0 && S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
         slot = r.wait();
         if (!see.whole) clean<C, D>(half, slot, lane, see);
         if (half == 0 && !S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
-        values<C, D, NT, LOW>(to, half, slot, lane, w);
+        values<C, D, NT, LOW>(to, half, slot.data, lane, w);
         release();
     }
 }
@@ -367,9 +290,10 @@ __device__ __forceinline__ float *part_at(const sheaf__cuda_decode &in, int dim,
     return in.parts + (part * in.n_q_heads + head) * (uint32_t)(dim + 4);
 }
 
+// Column c of tile n: D sums, and m and l where `ends` says.
 template <uint32_t C, int D, int NT>
-__device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int n, int c,
-                                           int lane)
+__device__ __forceinline__ void part_write(float *to, float *ends, const sums<D, NT> &s, int n,
+                                           int c, int lane)
 {
     const int g = lane >> 2;
 #pragma unroll
@@ -382,12 +306,12 @@ __device__ __forceinline__ void part_write(float *to, const sums<D, NT> &s, int 
                 to[16 * (4 * k + j) + 8 + g] = o[j][2 + c];
             }
         } else {
-            float4 *octet = reinterpret_cast<float4 *>(to + octet_dim<C, D>(k, g));
+            float4 *octet = reinterpret_cast<float4 *>(to + octet_dim(k, g));
             octet[0] = make_float4(o[0][c], o[1][c], o[2][c], o[3][c]);
             octet[1] = make_float4(o[0][2 + c], o[1][2 + c], o[2][2 + c], o[3][2 + c]);
         }
     }
-    if (g == 0) to[D] = s.m[n][c], to[D + 1] = s.l[n][c];
+    if (g == 0) ends[0] = s.m[n][c], ends[1] = s.l[n][c];
 }
 
 // One query head's sums, D / 32 consecutive dimensions a lane; m and l in all of them.
@@ -395,32 +319,39 @@ template <int D> struct row_sums {
     static constexpr int E = D / 32;
     float o[E], m, l;
 
-    __device__ __forceinline__ void load(const float *from, int lane)
+    __device__ __forceinline__ void load(const float *from, const float *ends, int lane)
     {
 #pragma unroll
-        for (int i = 0; i < E; i += 2) {
-            const float2 x = *reinterpret_cast<const float2 *>(from + lane * E + i);
-            o[i] = x.x, o[i + 1] = x.y;
-        }
-        const float2 ml = *reinterpret_cast<const float2 *>(from + D);
+        for (int i = 0; i < E; i++) o[i] = from[lane * E + i];
+        const float2 ml = *reinterpret_cast<const float2 *>(ends);
         m = ml.x, l = ml.y;
     }
 
+    // A part, for others to read.
     __device__ __forceinline__ void store(float *to, int lane) const
     {
+        if constexpr (E % 4 == 0)
 #pragma unroll
-        for (int i = 0; i < E; i += 2)
-            *reinterpret_cast<float2 *>(to + lane * E + i) = make_float2(o[i], o[i + 1]);
+            for (int i = 0; i < E; i += 4)
+                *reinterpret_cast<float4 *>(to + lane * E + i) =
+                    make_float4(o[i], o[i + 1], o[i + 2], o[i + 3]);
+        else
+            *reinterpret_cast<float2 *>(to + lane * E) = make_float2(o[0], o[1]);
         if (lane == 0) *reinterpret_cast<float2 *>(to + D) = make_float2(m, l);
     }
 
-    // A part, past the first cache: others have written it, and the same place a layer before.
+    // One, past the first cache: others have written it, and the same place a layer before.
     __device__ __forceinline__ void load_part(const float *from, int lane)
     {
+        if constexpr (E % 4 == 0)
 #pragma unroll
-        for (int i = 0; i < E; i += 2) {
-            const float2 x = __ldcg(reinterpret_cast<const float2 *>(from + lane * E + i));
-            o[i] = x.x, o[i + 1] = x.y;
+            for (int i = 0; i < E; i += 4) {
+                const float4 x = __ldcg(reinterpret_cast<const float4 *>(from + lane * E + i));
+                o[i] = x.x, o[i + 1] = x.y, o[i + 2] = x.z, o[i + 3] = x.w;
+            }
+        else {
+            const float2 x = __ldcg(reinterpret_cast<const float2 *>(from + lane * E));
+            o[0] = x.x, o[1] = x.y;
         }
         const float2 ml = __ldcg(reinterpret_cast<const float2 *>(from + D));
         m = ml.x, l = ml.y;
@@ -458,191 +389,63 @@ __device__ __forceinline__ void leave(const sheaf__cuda_decode &in, row_sums<D> 
                    s.o);
 }
 
-// All parts of one head, in order. One warp.
-template <int D>
-__device__ __forceinline__ row_sums<D>
-merge_parts(const sheaf__cuda_decode &in, const sheaf__cuda_merge &job, uint32_t head, int lane)
+// The same of sums that may be of nothing: a query that sees nothing.
+template <uint32_t C, int D>
+__device__ __forceinline__ void leave_or_zero(const sheaf__cuda_decode &in, row_sums<D> &s,
+                                              bool some, uint64_t query, uint32_t head,
+                                              int lane)
+{
+    if (some)
+        leave<C, D>(in, s, query, head, lane);
+    else
+        output<D / 32>(in.out, in.io_dtype, (query * in.n_q_heads + head) * D + lane * (D / 32),
+                       s.o);
+}
+
+// All parts of some heads (bit i of `heads`: head + i), in order, to their results. One warp; AT_ONCE
+// parts are on their way at a time, of the next head, too.
+template <uint32_t C, int D, int AT_ONCE>
+__device__ __forceinline__ void merge_heads(const sheaf__cuda_decode &in,
+                                            const sheaf__cuda_merge &job, uint32_t query,
+                                            uint32_t head, uint32_t heads, int lane)
 {
     const uint32_t n = job.prefix_spans + job.n_parts;
+    const uint64_t each = (uint64_t)in.n_q_heads * (D + 4); // floats of a part
+    const float *prefix = part_at(in, D, job.prefix_part, head);
+    const float *own = part_at(in, D, job.part, head) - job.prefix_spans * each;
     row_sums<D> all, span;
     bool any = false, in_span = false;
-    for (uint32_t base = 0; base < n; base += MERGE_AT_ONCE) {
-        row_sums<D> part[MERGE_AT_ONCE];
+    uint32_t asked_heads = heads, asked = 0, p = 0;
+    while (heads != 0) {
+        row_sums<D> part[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < MERGE_AT_ONCE; i++) {
-            const uint32_t p = base + i;
-            if (p >= n) continue;
-            const uint64_t at = p < job.prefix_spans
-                                    ? job.prefix_part + (uint64_t)p * job.prefix_stride
-                                    : (uint64_t)job.part + (p - job.prefix_spans);
-            part[i].load_part(part_at(in, D, at, head), lane);
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (asked_heads == 0) break;
+            const float *from = asked < job.prefix_spans
+                                    ? prefix + asked * job.prefix_stride * each
+                                    : own + asked * each;
+            part[i].load_part(from + (__ffs(asked_heads) - 1) * (D + 4), lane);
+            if (++asked == n) asked = 0, asked_heads &= asked_heads - 1;
         }
 #pragma unroll
-        for (int i = 0; i < MERGE_AT_ONCE; i++) {
-            const uint32_t p = base + i, own = p - job.prefix_spans;
-            if (p >= n) continue;
-            span.fold(in_span, part[i]);
-            in_span = p >= job.prefix_spans && job.chunks != 0 && p + 1 < n &&
-                      (job.first + own + 1) % 4 != 0;
-            if (in_span) continue;
-            all.fold(any, span);
-            any = true;
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (heads == 0) break;
+            const bool is_chunk = p >= job.prefix_spans && job.chunks != 0;
+            const uint32_t index = job.first + p - job.prefix_spans;
+            if (++p == n) p = 0;
+            if (is_chunk) { // four of them are a span
+                span.fold(in_span, part[i]);
+                in_span = p != 0 && index % 4 != 3;
+                if (in_span) continue;
+                part[i] = span;
+            }
+            all.fold(any, part[i]);
+            any = p != 0;
+            if (any) continue;
+            leave<C, D>(in, all, query, head + __ffs(heads) - 1, lane);
+            heads &= heads - 1;
         }
     }
-    return all;
-}
-
-__device__ __forceinline__ sheaf__cuda_unit unit_load(const sheaf__cuda_unit *from)
-{
-    const uint4 a = __ldg(reinterpret_cast<const uint4 *>(from));
-    const uint4 b = __ldg(reinterpret_cast<const uint4 *>(from) + 1);
-    return sheaf__cuda_unit{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-
-// --- the kernel ------------------------------------------------------------------------------
-
-// Which unit a block does, and for which heads. Heads first.
-struct task {
-    uint32_t kv_head, tile, unit;
-
-    __device__ __forceinline__ task(const sheaf__cuda_decode &in, uint32_t n)
-    {
-        const uint32_t tiles = (in.group + 7) / 8, rest = n / in.n_kv_heads;
-        kv_head = n % in.n_kv_heads, tile = rest % tiles, unit = rest / tiles;
-    }
-};
-
-// The leaves of a unit that are a warp's.
-struct share {
-    uint32_t first, end, each;
-
-    __device__ __forceinline__ share(const sheaf__cuda_unit &unit, uint32_t warp)
-    {
-        each = unit.part_each & 7;
-        const uint32_t begin = unit.first_leaf & ~(WARPS * each - 1);
-        first = max(unit.first_leaf, begin + warp * each);
-        end = min(unit.end_leaf, begin + (warp + 1) * each);
-    }
-};
-
-// Leaves a part of one head. Whether it is the last of the item's: then all its parts can be
-// read.
-__device__ __forceinline__ bool arrive_last(const sheaf__cuda_decode &in,
-                                            const sheaf__cuda_unit &unit, uint32_t n_units,
-                                            uint32_t head, int lane)
-{
-    uint32_t before = 0;
-    __syncwarp();
-    if (lane == 0) {
-        __threadfence();
-        before =
-            atomicInc(in.arrived + (uint64_t)unit.merge * in.n_q_heads + head, n_units - 1);
-        __threadfence();
-    }
-    __syncwarp();
-    return __shfl_sync(ALL, before, 0) == n_units - 1;
-}
-
-// What a unit ends with: a part, or results. sums: of warp 0, the next warp's `bytes` on;
-// those of warps [from, past) are there.
-template <uint32_t C, int D>
-__device__ __forceinline__ void
-end_unit(const sheaf__cuda_decode &in, const sheaf__cuda_unit &unit,
-         const sheaf__cuda_merge &job, uint32_t head, uint32_t j, const unsigned char *sums,
-         uint32_t bytes, uint32_t from, uint32_t past, int lane)
-{
-    row_sums<D> s = {};
-    for (uint32_t n = from; n < past; n++) {
-        row_sums<D> b;
-        b.load(reinterpret_cast<const float *>(sums + n * bytes) + j * (D + 4), lane);
-        s.fold(n != from, b);
-    }
-    if (unit.merge != SHEAF__CUDA_NO_MERGE) {
-        if (from < past) s.store(part_at(in, D, job.part + (unit.part_each >> 3), head), lane);
-        if (!arrive_last(in, unit, max(job.n_parts, 1u), head, lane)) return;
-        s = merge_parts<D>(in, job, head, lane);
-    } else if (from == past) { // a query that sees nothing
-        output<D / 32>(in.out, in.io_dtype,
-                       ((uint64_t)unit.query * in.n_q_heads + head) * D + lane * (D / 32), s.o);
-        return;
-    }
-    leave<C, D>(in, s, unit.query, head, lane);
-}
-
-template <uint32_t C, int D, bool PRECISE>
-__global__ void __launch_bounds__(32 * WARPS, shape<C, D>::TEAMS)
-    decode_team(const __grid_constant__ sheaf__cuda_decode in)
-{
-    extern __shared__ __align__(128) unsigned char all[];
-    const int lane = threadIdx.x & 31;
-    const uint32_t warp = threadIdx.x >> 5, bytes = ring_bytes<C, D>(in.slots);
-    if (in.overlap) launch_next();
-    const task t(in, blockIdx.x);
-    const sheaf__cuda_unit unit = unit_load(in.units + t.unit);
-    const share mine(unit, warp);
-    float *scales = reinterpret_cast<float *>(all), *stage = scales + 32;
-    unsigned char *rings = all + team_bytes<D>(), *own = rings + warp * bytes;
-    ring<C, D> r;
-    r.init(in, shared_address(own), shared_address(own) + BARRIER_BYTES, in.slots);
-    r.of_head(in, t.kv_head);
-    r.rows_at = unit.rows_at, r.lo = unit.lo, r.hi = unit.hi;
-    if (lane == 0) {
-        for (uint32_t n = 0; n < in.slots; n++) barrier_init(r.bars + 8 * n, 1);
-        fence_async();
-    }
-    if (mine.first < mine.end) r.begin(mine.first, mine.end, lane);
-    __syncwarp();
-    if (in.waits == SHEAF__CUDA_WAITS_FIRST)
-        wait_for_previous(); // only tables were read so far
-    for (uint32_t n = 0; n < in.slots; n++) r.bring(lane);
-    float x[8 / WARPS][D / 32]; // loaded before any of it is waited for
-#pragma unroll
-    for (int i = 0; i < 8 / WARPS; i++) {
-        const uint32_t j = 8 * t.tile + warp + WARPS * i;
-        const uint64_t row = (uint64_t)unit.query * in.n_q_heads + t.kv_head * in.group + j;
-        load_query<D>(in, j < in.group ? (int64_t)row : -1, lane, x[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < 8 / WARPS; i++) {
-        const uint32_t column = warp + WARPS * i;
-        stage_query<C, D>(in, x[i], lane, stage + column * D, scales + column);
-    }
-    __syncthreads();
-    if (mine.first < mine.end) {
-        queries<C, D, 1, PRECISE> q;
-        sums<D, 1> chunk, now;
-        take_queries<C, D, 1, PRECISE>(q, 0, lane, stage, scales);
-        for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
-            leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap,
-                                      q, [&] {
-                                          __syncwarp();
-                                          r.next();
-                                          r.bring(lane);
-                                      });
-            if (leaf != mine.first)
-                merge_into<D, 1>(chunk, now);
-            else
-                chunk = now;
-        }
-        static_assert(2 * shape<C, D>::SLOT >= 8 * (D + 4) * 4, "no room");
-#pragma unroll
-        for (int c = 0; c < 2; c++)
-            part_write<C, D, 1>(reinterpret_cast<float *>(own + BARRIER_BYTES) +
-                                    (2 * (lane & 3) + c) * (D + 4),
-                                chunk, 0, c, lane);
-    }
-    sheaf__cuda_merge job = {};
-    if (unit.merge != SHEAF__CUDA_NO_MERGE) job = in.merges[unit.merge];
-    __syncthreads();
-    if (in.waits == SHEAF__CUDA_WAITS_LAST) wait_for_previous();
-    const uint32_t skipped = unit.first_leaf / mine.each & ~(WARPS - 1u);
-    const uint32_t from = unit.first_leaf / mine.each - skipped;
-    const uint32_t past =
-        unit.first_leaf < unit.end_leaf ? (unit.end_leaf - 1) / mine.each + 1 - skipped : from;
-    const uint32_t columns = min(8u, in.group - 8 * t.tile);
-    for (uint32_t j = warp; j < columns; j += WARPS)
-        end_unit<C, D>(in, unit, job, t.kv_head * in.group + 8 * t.tile + j, j,
-                       rings + BARRIER_BYTES, bytes, from, past, lane);
 }
 
 } // namespace sheaf_cuda

@@ -1,4 +1,4 @@
-// attn/cuda/decode_prefix.cuh - shared prefixes, and the launches of decode.
+// attn/cuda/decode_prefix.cuh - shared prefixes.
 //
 // Owns: the kernel that reads a prefix once for the query rows of all items that share it.
 // The warps of a block share one ring and hold different query rows.
@@ -6,10 +6,122 @@
 #define SHEAF_ATTN_CUDA_DECODE_PREFIX_CUH
 
 #include "attn/cuda/decode_kernels.cuh"
-#include "attn/cuda/launch.cuh"
 
 namespace sheaf_cuda
 {
+
+// --- the ring --------------------------------------------------------------------------------
+
+constexpr int PREFIX_HEAD = 256; // bytes: barriers
+
+// Beside the slots: barriers, what each warp has, scales.
+template <uint32_t C, int D>
+__host__ __device__ constexpr uint32_t prefix_slots_at(uint32_t slots)
+{
+    constexpr int NT = prefix_columns<D>();
+    const uint32_t head = PREFIX_HEAD + PREFIX_WARPS * (128 + sums_bytes<D, NT>());
+    return (head + slots * shape<C, D>::SCALES + 1023) / 1024 * 1024;
+}
+
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t prefix_bytes(uint32_t slots)
+{
+    return prefix_slots_at<C, D>(slots) + slots * shape<C, D>::SLOT;
+}
+
+// Slots in order: K and V of leaf 0, of leaf 1, ... Eight lanes for each half of a leaf: they know the
+// rows of its pieces, and bring them.
+template <uint32_t C, int D> struct ring {
+    using S = shape<C, D>;
+    maps from_maps;
+    uint64_t k, v; // offsets of the head in row 0
+    piece<C, D> own;
+    uint32_t kv_head, rows_at;
+    uint32_t shared, slots_at, n_slots; // in shared memory
+    uint32_t leaf, end;                 // the next to bring
+    uint32_t row, ahead;                // of this lane's piece of that leaf, and of the next
+    uint32_t at, part;    // the slot to fill, and with what: the halves of K, then those of V
+    uint32_t from, phase; // the slot to read
+
+    __device__ __forceinline__ ring(const sheaf__cuda_decode &in, const maps &given,
+                                    uint32_t memory, uint32_t slots, uint32_t head, int lane)
+        : from_maps(given), k(in.k_offset + head * in.k_head_stride),
+          v(in.v_offset + head * in.v_head_stride), kv_head(head), shared(memory),
+          slots_at(memory + prefix_slots_at<C, D>(slots)), n_slots(slots), leaf(0), end(0),
+          row(0), ahead(0), at(0), part(0), from(0), phase(0)
+    {
+        own.init(in.block_shift, lane & 7);
+    }
+
+    __device__ __forceinline__ slot_at slot(uint32_t n) const
+    {
+        constexpr uint32_t head =
+            PREFIX_HEAD + PREFIX_WARPS * (128 + sums_bytes<D, prefix_columns<D>()>());
+        return slot_at{slots_at + n * S::SLOT, shared + head + n * S::SCALES};
+    }
+
+    // First position of this lane's piece of a leaf.
+    __device__ __forceinline__ uint32_t position(uint32_t n, int lane) const
+    {
+        return n * SHEAF__CUDA_LEAF + (lane >> 3) * S::POSITIONS + own.first;
+    }
+
+    __device__ __forceinline__ uint32_t row_of(const sheaf__cuda_decode &in, uint32_t n,
+                                               int lane) const
+    {
+        if (!own.works || lane >= 8 * S::HALVES || n >= end) return 0;
+        return __ldg(in.rows + (uint32_t)(rows_at + (position(n, lane) >> in.block_shift)));
+    }
+
+    __device__ __forceinline__ void begin(const sheaf__cuda_decode &in, uint32_t first,
+                                          uint32_t past, int lane)
+    {
+        leaf = first, end = past;
+        row = row_of(in, leaf, lane);
+        ahead = row_of(in, leaf + 1, lane);
+    }
+
+    // Fills the next slot, if there is something left to bring. The whole warp.
+    __device__ __forceinline__ void bring(const sheaf__cuda_decode &in, int lane)
+    {
+        if (leaf >= end) return;
+        const uint32_t bar = shared + 8 * at;
+        if (lane == 0) barrier_expect(bar, (S::POSITIONS >> own.shift) * own.bytes());
+        __syncwarp();
+        if (own.works && (uint32_t)lane >> 3 == part % S::HALVES) {
+            const bool values = part >= S::HALVES;
+            const uint64_t offset =
+                values ? v + row * in.row_stride_v : k + row * in.row_stride_k;
+            own.bring(values ? from_maps.v : from_maps.k, in.base + offset, kv_head, row,
+                      in.block_shift, position(leaf, lane) & ((1u << in.block_shift) - 1),
+                      slot(at), bar);
+        }
+        skip(in, lane);
+    }
+
+    // Leaves the next slot to another warp.
+    __device__ __forceinline__ void skip(const sheaf__cuda_decode &in, int lane)
+    {
+        if (leaf >= end) return;
+        if (++at == n_slots) at = 0;
+        if (++part < 2 * S::HALVES) return;
+        part = 0;
+        leaf++;
+        row = ahead;
+        ahead = row_of(in, leaf + 1, lane);
+    }
+
+    // Waits for the oldest slot not read yet.
+    __device__ __forceinline__ slot_at wait()
+    {
+        barrier_wait(shared + 8 * from, phase);
+        return slot(from);
+    }
+
+    __device__ __forceinline__ void next()
+    {
+        if (++from == n_slots) from = 0, phase ^= 1;
+    }
+};
 
 // --- shared prefixes -------------------------------------------------------------------------
 
@@ -20,14 +132,15 @@ template <uint32_t C, int D> struct refill {
     uint32_t n_slots, at, phase;
     uint32_t n; // slots read
 
-    __device__ __forceinline__ void after_read(ring<C, D> &r, uint32_t warp, int lane)
+    __device__ __forceinline__ void after_read(const sheaf__cuda_decode &in, ring<C, D> &r,
+                                               uint32_t warp, int lane)
     {
         if (n++ == 0) return;
         if (n % PREFIX_WARPS == warp) {
             barrier_wait(empty + 8 * at, phase);
-            r.bring(lane);
+            r.bring(in, lane);
         } else {
-            r.skip(lane);
+            r.skip(in, lane);
         }
         if (++at == n_slots) at = 0, phase ^= 1;
     }
@@ -36,21 +149,20 @@ template <uint32_t C, int D> struct refill {
 // A block: PREFIX_WARPS * NT * 8 query rows of one KV head against some spans.
 template <uint32_t C, int D, bool PRECISE>
 __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
-    decode_prefix(const __grid_constant__ sheaf__cuda_decode in, const uint32_t slots)
+    decode_prefix(const __grid_constant__ sheaf__cuda_decode in,
+                  const __grid_constant__ CUtensorMap map_k,
+                  const __grid_constant__ CUtensorMap map_v, const uint32_t slots)
 {
     constexpr int NT = prefix_columns<D>();
-    extern __shared__ __align__(128) unsigned char all[];
+    extern __shared__ __align__(1024) unsigned char all[];
     const int lane = threadIdx.x & 31, t = lane & 3;
     const uint32_t warp = threadIdx.x >> 5, at = shared_address(all);
     const uint32_t kv_head = blockIdx.x % in.n_kv_heads;
     const sheaf__cuda_prefix_unit unit = in.prefix_units[blockIdx.x / in.n_kv_heads];
-    unsigned char *own = all + HEAD_BYTES + warp * (128 + sums_bytes<D, NT>());
+    unsigned char *own = all + PREFIX_HEAD + warp * (128 + sums_bytes<D, NT>());
     float *span = reinterpret_cast<float *>(own + 128);
-    ring<C, D> r;
-    r.init(in, at, at + (uint32_t)prefix_bytes<C, D>(0), slots);
-    r.of_head(in, kv_head);
+    ring<C, D> r(in, maps{&map_k, &map_v}, at, slots, kv_head, lane);
     r.rows_at = unit.rows_at;
-    r.lo = unit.first_span * SHEAF__CUDA_SPAN, r.hi = unit.end_span * SHEAF__CUDA_SPAN;
     if (threadIdx.x == 0) {
         for (uint32_t n = 0; n < slots; n++) {
             barrier_init(at + 8 * n, 1);
@@ -59,15 +171,15 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
         fence_async();
     }
     __syncthreads();
-    r.begin(unit.first_span * SHEAF__CUDA_SPAN_LEAVES, unit.end_span * SHEAF__CUDA_SPAN_LEAVES,
-            lane);
+    r.begin(in, unit.first_span * SHEAF__CUDA_SPAN_LEAVES,
+            unit.end_span * SHEAF__CUDA_SPAN_LEAVES, lane);
     if (in.overlap) wait_for_previous(); // only tables were read so far
     if (in.overlap) launch_next();
     for (uint32_t n = 0; n < slots; n++) {
         if (warp == 0)
-            r.bring(lane);
+            r.bring(in, lane);
         else
-            r.skip(lane);
+            r.skip(in, lane);
     }
     refill<C, D> fill = {at + 128, slots, 0, 0, 0};
     const uint32_t n_rows = unit.n_members * in.group;
@@ -106,7 +218,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
                                    [&] {
                                        barrier_arrive(at + 128 + 8 * r.from);
                                        r.next();
-                                       fill.after_read(r, warp, lane);
+                                       fill.after_read(in, r, warp, lane);
                                    });
         if (leaf % SHEAF__CUDA_CHUNK_LEAVES != 0)
             merge_into<D, NT>(chunk, now);
@@ -129,47 +241,10 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
                     (uint64_t)unit.part +
                     (uint64_t)(leaf / SHEAF__CUDA_SPAN_LEAVES) * unit.n_members +
                     row / in.group;
-                part_write<C, D, NT>(part_at(in, D, part, kv_head * in.group + row % in.group),
-                                     chunk, n, c, lane);
+                float *to = part_at(in, D, part, kv_head * in.group + row % in.group);
+                part_write<C, D, NT>(to, to + D, chunk, n, c, lane);
             }
     }
-}
-
-// --- launches --------------------------------------------------------------------------------
-
-template <uint32_t C, int D, bool PRECISE>
-static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
-{
-    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3), "decode.h says otherwise");
-    const uint32_t tiles = (in.group + 7) / 8;
-    const bool early = in.overlap != 0;
-    sheaf__cuda_decode units = in;
-    units.waits = early ? SHEAF__CUDA_WAITS_FIRST : SHEAF__CUDA_WAITS_NEVER;
-    if (in.n_prefix_units != 0) {
-        constexpr uint32_t slots = (D == 256 ? 2 : 4) * shape<C, D>::HALVES;
-        if (early) units.waits = SHEAF__CUDA_WAITS_LAST;
-        cudaError_t error = launch(decode_prefix<C, D, PRECISE>,
-                                   in.n_prefix_units * in.n_kv_heads, dim3(32 * PREFIX_WARPS),
-                                   prefix_bytes<C, D>((int)slots), stream, early, in, slots);
-        if (error != cudaSuccess) return error;
-    }
-    return launch(decode_team<C, D, PRECISE>, in.n_units * tiles * in.n_kv_heads,
-                  dim3(32 * WARPS), team_bytes<D>() + WARPS * ring_bytes<C, D>(in.slots),
-                  stream, early, units);
-}
-
-template <uint32_t C>
-static cudaError_t run_codec(const sheaf__cuda_decode &in, cudaStream_t stream)
-{
-    // f16 holds P well enough for any output, and queries in two parts cost next to nothing
-    if constexpr (C == BF16) {
-        if (in.io_dtype == BF16 && in.dim == 64) return run<C, 64, false>(in, stream);
-        if (in.io_dtype == BF16 && in.dim == 128) return run<C, 128, false>(in, stream);
-        if (in.io_dtype == BF16) return run<C, 256, false>(in, stream);
-    }
-    if (in.dim == 64) return run<C, 64, true>(in, stream);
-    if (in.dim == 128) return run<C, 128, true>(in, stream);
-    return run<C, 256, true>(in, stream);
 }
 
 } // namespace sheaf_cuda

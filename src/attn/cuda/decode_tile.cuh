@@ -7,19 +7,15 @@
 //     S^T [64 positions x 8] = K [64 x D] Q^T [D x 8]           m16n8k16, 4 tiles of 16 positions
 //     O^T [D x 8]           += V^T [D x 64] P^T [64 x 8]        m16n8k16, 4 steps of 16 positions
 //
-// Bulk copies bring consecutive positions of a head (a piece), contiguous, no swizzle.
+// K or V of 32 positions (bf16, f16) or 64 fill a slot. Each row of `ROW` bytes lies there in strips of
+// up to 128 bytes, [strip][position], as the copy engine swizzles them (tensor_map.h): so eight rows of
+// a product are read without bank conflicts, and so is V, transposed on the way. Scales lie apart.
+// Row r of a product's tile i is position 16 i + r.
 //
-//     bf16, f16      4 to a piece, 8 pieces to a slot: half a leaf. Pieces are 16 bytes apart beyond
-//                    their size: ldmatrix takes a row of 16 bytes from each of the eight, which begin
-//                    in different banks. Row r = j + 8f of tile i of a slot is row 2i + f of piece j;
-//                    V is transposed as it is loaded.
-//     int8, turbo4   16 to a piece, 4 pieces to a slot: a leaf. Pieces are 32 bytes apart beyond their
-//                    size. Row r = 2t + e + 8f of tile i is row 4i + 2f + e of piece t ^ 2e, by which
-//                    reads of 16 bytes are free of bank conflicts for rows of 128 bytes and more: K rows
-//                    2t and 2t + 1 lie 64 bytes apart, and the positions that one lane pairs for V come
-//                    from the piece of its t. Inside a dot product the order of dimensions is free as
-//                    long as Q follows it: a lane takes 16 consecutive bytes of a K row for several
-//                    steps (step_dim).
+// int8 and turbo4 are products of integers (m16n8k32), exact: codes as they are, or looked up, are
+// signed bytes. A query is 14 bits and a sign, a weight 16 bits, both as two bytes, so two products
+// that meet as integers. Inside a dot product the order of dimensions is free as long as Q follows it:
+// a lane takes consecutive bytes of a K row for several steps (step_dim).
 //
 // m, l, o: running maximum (base 2), denominator and sums of a column; letters as in
 // FlashAttention.
@@ -39,16 +35,21 @@ template <uint32_t C, int D_> struct shape {
     static constexpr bool RAW = C == F16 || C == BF16;
     static constexpr bool HALF = C != BF16; // products of f16
     static constexpr int ROW = RAW ? 2 * D : C == INT8 ? D : D / 2;
-    static constexpr int HALVES = RAW ? 2 : 1; // slots that a leaf's K, or its V, fills
-    static constexpr int TILES = 4 / HALVES;   // of 16 positions in a slot
-    static constexpr int PIECES = RAW ? 8 : 4; // of a slot
-    static constexpr int ROWS = RAW ? 4 : 16;  // positions of a piece
-    static constexpr int PIECE = ROWS * ROW + (RAW ? 16 : 32);
-    static constexpr int SCALES = PIECES * PIECE;
-    static constexpr int SLOT = SCALES + (RAW ? 0 : 256);
-    static constexpr int STEPS = D / 16;
-    // of a multiprocessor, by their registers
-    static constexpr int TEAMS = RAW || D == 256 ? 2 : 3;
+    static constexpr int HALVES = RAW ? 2 : 1;    // slots that a leaf's K, or its V, fills
+    static constexpr int TILES = 4 / HALVES;      // of 16 positions in a slot
+    static constexpr int POSITIONS = 64 / HALVES; // of a slot
+    static constexpr int WIDTH = ROW < 128 ? ROW : 128;
+    static constexpr int STRIPS = ROW / WIDTH;
+    static constexpr int STRIP = POSITIONS * WIDTH;
+    static constexpr int SLOT = POSITIONS * ROW;
+    static constexpr int SCALES = RAW ? 0 : 256;      // bytes beside a slot
+    static constexpr int STEPS = D / (RAW ? 16 : 32); // of a dot product
+    // Of a multiprocessor, by their registers and rings. Of two the warps that compute get REGISTERS
+    // each, those that help them what is left; by these, parts that a merge has on their way.
+    static constexpr int TEAMS = D == 256 && C != TURBO4 ? 1 : 2;
+    static constexpr int REGISTERS = RAW ? 208 : 216;
+    static constexpr int HELPER_REGISTERS = RAW ? 88 : 72;
+    static constexpr int PARTS_AT_ONCE = RAW ? 8 : 4;
     static constexpr int OCTETS = D / 64; // of consecutive dimensions that a lane's rows hold
 };
 
@@ -60,67 +61,79 @@ __device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
     return pack<HALF>(__fsub_rn(x, h.x), __fsub_rn(y, h.y));
 }
 
-// --- codes to numbers ------------------------------------------------------------------------
+// --- codes to bytes --------------------------------------------------------------------------
 
-// Bytes 0, 1 and 2, 3 of biased levels (level + 128) as f16.
-__device__ __forceinline__ void widen(uint32_t u, uint32_t &lo, uint32_t &hi)
-{
-    const uint32_t magic = 0x64646464u, bias = 0x64806480u; // 1024 + u; 1024 + 128
-    uint32_t a = permute(u, magic, 0x4140u), b = permute(u, magic, 0x4342u);
-    __half2 x =
-        __hsub2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<const __half2 *>(&bias));
-    __half2 y =
-        __hsub2(*reinterpret_cast<__half2 *>(&b), *reinterpret_cast<const __half2 *>(&bias));
-    lo = *reinterpret_cast<uint32_t *>(&x);
-    hi = *reinterpret_cast<uint32_t *>(&y);
-}
-
-// Eight codes of turbo4 as biased levels: codes 0 to 3 in lo, 4 to 7 in hi.
+// Eight codes of turbo4 as signed levels: codes 0 to 3 in lo, 4 to 7 in hi.
 __device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &hi)
 {
-    const uint32_t n0 = 0x46352001u,
-                   n1 = 0x7a6e6154u; // codes 0 to 7: -127 -96 ... -6, plus 128
-    const uint32_t p0 = 0xac9f9286u, p1 = 0xffe0cbbau; // codes 8 to 15: 6 18 ... 127, plus 128
-    uint32_t index = codes & 0x77777777u;
-    uint32_t sign = ((codes >> 1) & 0x44444444u) | 0x32103210u;
+    const uint32_t n0 = 0xc6b5a081u, n1 = 0xfaeee1d4u; // codes 0 to 7: -127 -96 ... -6
+    const uint32_t p0 = 0x2c1f1206u, p1 = 0x7f604b3au; // codes 8 to 15: 6 18 ... 127
+    const uint32_t index = codes & 0x77777777u;
+    const uint32_t sign = ((codes >> 1) & 0x44444444u) | 0x32103210u;
     lo = permute(permute(n0, n1, index), permute(p0, p1, index), sign);
     hi = permute(permute(n0, n1, index >> 16), permute(p0, p1, index >> 16), sign >> 16);
 }
 
-// --- places ----------------------------------------------------------------------------------
-
-// The first of the four consecutive dimensions that lane t holds in step s of a dot product;
-// of bf16 and f16, of its first two, and the others are 8 on.
-template <uint32_t C, int D> __device__ __forceinline__ int step_dim(int s, int t)
+// Four words as a matrix of bytes, transposed: word j gets byte j of each.
+__device__ __forceinline__ void transpose_bytes(uint32_t (&to)[4], const uint32_t (&x)[4])
 {
-    if (shape<C, D>::RAW) return 16 * s + 2 * t;
-    if (C == INT8) return 16 * (t + 4 * (s >> 2)) + 4 * (s & 3);
-    if (D == 64) return 16 * t + 4 * s;
-    return 32 * (t + 4 * (s >> 3)) + 4 * (s & 7);
+    const uint32_t a = permute(x[0], x[1], 0x5140u), b = permute(x[2], x[3], 0x5140u);
+    const uint32_t c = permute(x[0], x[1], 0x7362u), d = permute(x[2], x[3], 0x7362u);
+    to[0] = permute(a, b, 0x5410u), to[1] = permute(a, b, 0x7632u);
+    to[2] = permute(c, d, 0x5410u), to[3] = permute(c, d, 0x7632u);
 }
 
-// The first of the eight consecutive dimensions that lanes of g hold in octet k of the output.
-// Of bf16 and f16 they are no octets: number i + 4f is of dimension 16 * (4k + i) + 8f + g.
-template <uint32_t C, int D> __device__ __forceinline__ int octet_dim(int k, int g)
+// --- places ----------------------------------------------------------------------------------
+
+// A slot and its scales, in shared memory.
+struct slot_at {
+    uint32_t data, scales;
+};
+
+// What swizzling adds to the address of byte b of a position: they meet by exclusive or.
+template <int WIDTH> __device__ __forceinline__ uint32_t swizzled(int position, int b)
 {
-    if (C == INT8) return D == 64 ? 8 * g : 16 * (g + 8 * (k >> 1)) + 8 * (k & 1);
-    return D / 8 * g + 8 * k;
+    const int row = position * WIDTH / 128 % (WIDTH / 16);
+    return (uint32_t)(b ^ (row << 4));
+}
+
+// The first dimension that lane t holds in step s of a dot product. Of bf16 and f16 it holds two there
+// and two that are 8 on; of the others eight consecutive ones, of a strip those of consecutive bytes.
+template <uint32_t C, int D> __device__ __forceinline__ int step_dim(int s, int t)
+{
+    using S = shape<C, D>;
+    if (S::RAW) return 16 * s + 2 * t;
+    constexpr int each = D / S::STRIPS / 4;
+    return s / (each / 8) * 4 * each + each * t + 8 * (s % (each / 8));
+}
+
+// The first of the eight consecutive dimensions that lanes of g hold in octet k of the output. Of
+// bf16 and f16 they are no octets: number i + 4f is of dimension 16 * (4k + i) + 8f + g.
+__device__ __forceinline__ int octet_dim(int k, int g)
+{
+    return 8 * (g + 8 * k);
 }
 
 // Position, inside a leaf, of row g (+ 8 for f = 1) of its tile i; lanes with g = lane / 4.
-template <uint32_t C, int D> __device__ __forceinline__ int position_of(int g, int i, int f)
+__device__ __forceinline__ int position_of(int g, int i, int f)
 {
-    if (shape<C, D>::RAW) return 32 * (i / 2) + 4 * g + 2 * (i % 2) + f;
-    const int t = g >> 1, e = g & 1;
-    return 16 * (t ^ (2 * e)) + 4 * i + 2 * f + e;
+    return 16 * i + 8 * f + g;
 }
+
+// --- numbers as two bytes --------------------------------------------------------------------
+
+// A query's numbers lie in (-2, 2) (stage_query), a weight in [0, 2).
+constexpr int QUERY_HIGH = 128; // its high byte's worth: the low one is -64 to 63
+constexpr float QUERY_ONE = 8000.0f, WEIGHT_ONE = 32767.0f;
 
 // --- a warp's queries and sums ---------------------------------------------------------------
 
+// Of quantized codecs the high and the low byte of four numbers a word.
 template <uint32_t C, int D, int NT, bool PRECISE> struct queries {
-    static constexpr bool LOW = PRECISE || C == TURBO4;
-    uint32_t hi[NT][D / 16][2];
-    uint32_t lo[LOW ? NT : 1][LOW ? D / 16 : 1][2];
+    static constexpr bool LOW = PRECISE || !shape<C, D>::RAW;
+    static constexpr int STEPS = shape<C, D>::STEPS;
+    uint32_t hi[NT][STEPS][2];
+    uint32_t lo[LOW ? NT : 1][LOW ? STEPS : 1][2];
     float scale[NT][2]; // of the lane's columns 2t and 2t + 1
 };
 
@@ -241,20 +254,17 @@ __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// Four numbers each of two rows, x and y, the w-th of those that were loaded.
+// Eight numbers each of two rows, x and y, those of step s of the ones that were loaded.
 template <uint32_t C>
 __device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y,
-                                            int w)
+                                            int s)
 {
     if constexpr (C == INT8) {
-        widen(word(x, w) ^ 0x80808080u, a[0], a[2]);
-        widen(word(y, w) ^ 0x80808080u, a[1], a[3]);
+        a[0] = word(x, 2 * s), a[1] = word(y, 2 * s);
+        a[2] = word(x, 2 * s + 1), a[3] = word(y, 2 * s + 1);
     } else {
-        uint32_t x0, x1, y0, y1;
-        levels(word(x, w >> 1), x0, x1);
-        levels(word(y, w >> 1), y0, y1);
-        widen(w & 1 ? x1 : x0, a[0], a[2]);
-        widen(w & 1 ? y1 : y0, a[1], a[3]);
+        levels(word(x, s), a[0], a[2]);
+        levels(word(y, s), a[1], a[3]);
     }
 }
 
@@ -264,14 +274,20 @@ __device__ __forceinline__ void scores_raw(float (&s)[NT][4][4], int half, uint3
                                            int lane, const queries<C, D, NT, PRECISE> &q)
 {
     using S = shape<C, D>;
-    const uint32_t at =
-        slot + (lane & 7) * S::PIECE + (lane >> 3 & 1) * S::ROW + (lane >> 4) * 16;
+    const uint32_t at = slot + (lane & 15) * 128 + swizzled<128>(lane & 7, (lane >> 4) * 16);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < S::TILES; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) s[n][half * S::TILES + i][c] = 0.0f;
 #pragma unroll
     for (int step = 0; step < S::STEPS; step++) {
         uint32_t a[S::TILES][4];
 #pragma unroll
         for (int i = 0; i < S::TILES; i++)
-            load_matrices<false>(a[i], at + 2 * i * S::ROW + 32 * step);
+            load_matrices<false>(a[i],
+                                 (at ^ (32 * step & 127)) + step / 4 * S::STRIP + 2048 * i);
         score_step<C, D, NT, PRECISE>(s, half, step, a, q);
     }
 }
@@ -282,26 +298,36 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][4], uint32_t 
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
-    constexpr int BYTES = S::ROW >= 64 ? 16 : 8;         // of a row that a lane takes at once
-    constexpr int STEPS = S::STEPS * 4 * BYTES / S::ROW; // of a dot product in them
-    const uint32_t at =
-        slot + ((g >> 1) ^ (2 * (g & 1))) * S::PIECE + (g & 1) * S::ROW + t * BYTES;
+    constexpr int BYTES = S::WIDTH == 32 ? 8 : 16; // of a row that a lane takes at once
+    constexpr int LOADS = S::WIDTH / 4 / BYTES;    // of a strip
+    constexpr int STEPS = S::STEPS / LOADS / S::STRIPS;
+    const uint32_t at = slot + g * S::WIDTH + swizzled<S::WIDTH>(g, t * S::WIDTH / 4);
 #pragma unroll
-    for (int j = 0; j < S::ROW / (4 * BYTES); j++) {
-        uint4 x[4], y[4];
-        uint32_t a[4][4];
+    for (int i = 0; i < 4; i++) {
+        int hi[NT][4] = {}, lo[NT][4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t from = at + 4 * i * S::ROW + 4 * j * BYTES;
-            x[i] = load_up_to_16<BYTES>(from);
-            y[i] = load_up_to_16<BYTES>(from + 2 * S::ROW);
+        for (int j = 0; j < LOADS * S::STRIPS; j++) {
+            const uint32_t from =
+                (at ^ (j % LOADS * BYTES)) + j / LOADS * S::STRIP + 16 * i * S::WIDTH;
+            const uint4 x = load_up_to_16<BYTES>(from);
+            const uint4 y = load_up_to_16<BYTES>(from + 8 * S::WIDTH);
+#pragma unroll
+            for (int w = 0; w < STEPS; w++) {
+                const int step = STEPS * j + w;
+                uint32_t a[4];
+                dot_operand<C>(a, x, y, w);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_bytes<true>(hi[n], a, q.hi[n][step][0], q.hi[n][step][1]);
+                    mma_bytes<true>(lo[n], a, q.lo[n][step][0], q.lo[n][step][1]);
+                }
+            }
         }
 #pragma unroll
-        for (int w = 0; w < STEPS; w++) {
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) dot_operand<C>(a[i], x[i], y[i], w);
-            score_step<C, D, NT, PRECISE>(s, 0, STEPS * j + w, a, q);
-        }
+            for (int c = 0; c < 4; c++)
+                s[n][i][c] = __int2float_rn(QUERY_HIGH * hi[n][c] + lo[n][c]);
     }
 }
 
@@ -310,13 +336,6 @@ template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t slot, int lane,
                                        const queries<C, D, NT, PRECISE> &q)
 {
-    constexpr int TILES = shape<C, D>::TILES;
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) s[n][half * TILES + i][c] = 0.0f;
     if constexpr (shape<C, D>::RAW)
         scores_raw<C, D, NT, PRECISE>(s, half, slot, lane, q);
     else
@@ -367,7 +386,7 @@ __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
 
 // Products to base-2 logits. q.scale has no LOG2E where there is a soft cap.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int lane, seen see,
+__device__ __forceinline__ void logits(float (&s)[NT][4][4], slot_at slot, int lane, seen see,
                                        float softcap, const queries<C, D, NT, PRECISE> &q)
 {
     const int g = lane >> 2;
@@ -377,8 +396,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int 
         for (int f = 0; f < 2; f++) {
             float scale = 1.0f;
             if constexpr (!shape<C, D>::RAW)
-                scale = __uint_as_float(
-                    load4(slot + shape<C, D>::SCALES + 4 * position_of<C, D>(g, i, f)));
+                scale = __uint_as_float(load4(slot.scales + 4 * position_of(g, i, f)));
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -394,7 +412,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], uint32_t slot, int 
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int f = 0; f < 2; f++) {
-            const int position = position_of<C, D>(g, i, f);
+            const int position = position_of(g, i, f);
             const bool visible = position >= see.lo && position < see.hi;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -431,43 +449,17 @@ __device__ __forceinline__ void exponentials(float (&s)[NT][4][4], sums<D, NT> &
 
 // --- values ----------------------------------------------------------------------------------
 
+// Of quantized values a word of four high bytes, then one of four low ones.
 template <int NT, bool LOW> struct weights {
     uint32_t hi[NT][4][2];
     uint32_t lo[LOW ? NT : 1][LOW ? 4 : 1][2];
     float unit; // that the sums are to be multiplied by
 };
 
-// Weights of quantized values are p * scale / unit, unit the power of two below the greatest
-// scale.
-template <uint32_t C, int D, int NT, bool LOW>
-__device__ __forceinline__ void weigh(weights<NT, LOW> &w, float (&p)[NT][4][4], uint32_t slot,
-                                      int lane)
+template <uint32_t C, int NT, bool LOW>
+__device__ __forceinline__ void weigh_raw(weights<NT, LOW> &w, const float (&p)[NT][4][4])
 {
-    constexpr bool HALF = shape<C, D>::HALF;
-    const int g = lane >> 2;
-    w.unit = 1.0f;
-    if constexpr (!shape<C, D>::RAW) {
-        float scale[4][2], top = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int f = 0; f < 2; f++) {
-                scale[i][f] = __uint_as_float(
-                    load4(slot + shape<C, D>::SCALES + 4 * position_of<C, D>(g, i, f)));
-                top = fmaxf(top, scale[i][f]);
-            }
-        uint32_t exponent = __float_as_uint(column_max(top)) & 0x7f800000u;
-        if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
-        w.unit = __uint_as_float(exponent);
-        const float inverse = __uint_as_float(0x7f000000u - exponent);
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    p[n][i][c] = __fmul_rn(p[n][i][c], __fmul_rn(scale[i][c >> 1], inverse));
-    }
+    constexpr bool HALF = C == F16;
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -480,6 +472,52 @@ __device__ __forceinline__ void weigh(weights<NT, LOW> &w, float (&p)[NT][4][4],
                     w.lo[n][i][f] =
                         transpose8(pack_rest<HALF>(p[n][i][2 * f], p[n][i][2 * f + 1], x));
             }
+}
+
+// Weights of quantized values are p * scale / unit, unit the power of two below the greatest
+// scale, in parts of WEIGHT_ONE.
+template <uint32_t C, int D, int NT, bool LOW>
+__device__ __forceinline__ void weigh_quantized(weights<NT, LOW> &w, const float (&p)[NT][4][4],
+                                                slot_at slot, int lane)
+{
+    const int g = lane >> 2;
+    float scale[4][2], top = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int f = 0; f < 2; f++) {
+            scale[i][f] = __uint_as_float(load4(slot.scales + 4 * position_of(g, i, f)));
+            top = fmaxf(top, scale[i][f]);
+        }
+    uint32_t exponent = __float_as_uint(column_max(top)) & 0x7f800000u;
+    if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
+    const float inverse = __fmul_rn(__uint_as_float(0x7f000000u - exponent), WEIGHT_ONE);
+    w.unit = __fmul_rn(__uint_as_float(exponent), 1.0f / WEIGHT_ONE);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t turned[2];
+#pragma unroll
+            for (int f = 0; f < 2; f++) {
+                const float each = __fmul_rn(scale[i][f], inverse);
+                const int x = __float2int_rn(__fmul_rn(p[n][i][2 * f], each));
+                const int y = __float2int_rn(__fmul_rn(p[n][i][2 * f + 1], each));
+                turned[f] = transpose8(permute((uint32_t)x, (uint32_t)y, 0x5410u));
+            }
+            w.hi[n][i][0] = permute(turned[0], turned[1], 0x7531u);
+            w.hi[n][i][1] = permute(turned[0], turned[1], 0x6420u);
+        }
+}
+
+template <uint32_t C, int D, int NT, bool LOW>
+__device__ __forceinline__ void weigh(weights<NT, LOW> &w, const float (&p)[NT][4][4],
+                                      slot_at slot, int lane)
+{
+    if constexpr (shape<C, D>::RAW)
+        weigh_raw<C, NT, LOW>(w, p);
+    else
+        weigh_quantized<C, D, NT, LOW>(w, p, slot, lane);
 }
 
 template <uint32_t C, int D, int NT, bool LOW>
@@ -500,77 +538,90 @@ __device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t slot, int l
                                            int tile, const weights<NT, LOW> &w)
 {
     using S = shape<C, D>;
-    const uint32_t at =
-        slot + (lane & 7) * S::PIECE + (2 * i + (lane >> 4)) * S::ROW + (lane >> 3 & 1) * 16;
+    const uint32_t at = slot + 2048 * i + (lane >> 4) * 1024 + (lane & 7) * 128 +
+                        swizzled<128>(lane & 7, (lane >> 3 & 1) * 16);
 #pragma unroll
     for (int k = 0; k < S::OCTETS; k++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t a[4];
-            load_matrices<true>(a, at + 32 * (4 * k + j));
+            load_matrices<true>(a, (at ^ (32 * j)) + k * S::STRIP);
             value_step<C, D, NT, LOW>(to, tile, k, j, a, w);
         }
 }
 
-// Eight dimensions of two positions as pairs: d[j] = (first, second) of dimension j.
-template <uint32_t C>
-__device__ __forceinline__ void pairs(uint32_t (&d)[8], const uint32_t (&x)[2],
-                                      const uint32_t (&y)[2])
+// An octet of the lane's four positions of a tile, byte p of word d being position p's number d. at:
+// of the first two.
+template <uint32_t C, int D>
+__device__ __forceinline__ void octet_load(uint32_t (&lo)[4], uint32_t (&hi)[4],
+                                           const uint32_t (&at)[2])
 {
-    if constexpr (C == INT8) {
+    uint32_t x[4], y[4];
 #pragma unroll
-        for (int w = 0; w < 2; w++) {
-            uint32_t a = x[w] ^ 0x80808080u, b = y[w] ^ 0x80808080u;
-            widen(permute(a, b, 0x5140u), d[4 * w], d[4 * w + 1]);
-            widen(permute(a, b, 0x7362u), d[4 * w + 2], d[4 * w + 3]);
+    for (int r = 0; r < 4; r++) {
+        const uint32_t from = at[r & 1] + r / 2 * 8 * shape<C, D>::WIDTH;
+        if constexpr (C == INT8) {
+            const uint4 z = load_up_to_16<8>(from);
+            x[r] = z.x, y[r] = z.y;
+        } else {
+            x[r] = load4(from);
         }
-    } else {
+    }
+    if constexpr (C == INT8) {
+        transpose_bytes(lo, x);
+        transpose_bytes(hi, y);
+    } else { // two positions to a byte, then four codes of a dimension side by side
         const uint32_t low = 0x0f0f0f0fu;
-        uint32_t even = (x[0] & low) | ((y[0] << 4) & ~low);
-        uint32_t odd = ((x[0] >> 4) & low) | (y[0] & ~low);
-        uint32_t u0, u1;
-        levels(even, u0, u1);
-        widen(u0, d[0], d[2]), widen(u1, d[4], d[6]);
-        levels(odd, u0, u1);
-        widen(u0, d[1], d[3]), widen(u1, d[5], d[7]);
+        const uint32_t even = (x[0] & low) | ((x[1] << 4) & ~low);
+        const uint32_t odd = ((x[0] >> 4) & low) | (x[1] & ~low);
+        const uint32_t even2 = (x[2] & low) | ((x[3] << 4) & ~low);
+        const uint32_t odd2 = ((x[2] >> 4) & low) | (x[3] & ~low);
+        levels(permute(even, even2, 0x5140u), lo[0], lo[2]);
+        levels(permute(odd, odd2, 0x5140u), lo[1], lo[3]);
+        levels(permute(even, even2, 0x7362u), hi[0], hi[2]);
+        levels(permute(odd, odd2, 0x7362u), hi[1], hi[3]);
     }
 }
 
 template <uint32_t C, int D, int NT, bool LOW>
-__device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t at, int i,
-                                                 const weights<NT, LOW> &w,
-                                                 const int (&piece)[2])
+__device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t slot, int lane,
+                                                 const weights<NT, LOW> &w)
 {
     using S = shape<C, D>;
-    constexpr int WORDS = C == INT8 ? 2 : 1; // of an octet
-    constexpr int BYTES =
-        C == INT8 && D > 64 ? 16 : S::ROW / 8; // of a row that a lane takes at once
-    constexpr int EACH = BYTES / (4 * WORDS);  // octets in them
+    constexpr int OCTETS = 64 * S::ROW / D; // bytes of those of all lanes
+    const int g = lane >> 2, t = lane & 3;
+    uint32_t at[2];
 #pragma unroll
-    for (int v = 0; v < S::OCTETS / EACH; v++) {
-        uint4 x[2][2];
+    for (int e = 0; e < 2; e++)
+        at[e] = slot + (2 * t + e) * S::WIDTH +
+                swizzled<S::WIDTH>(2 * t + e, octet_dim(0, g) * S::ROW / D);
 #pragma unroll
-        for (int f = 0; f < 2; f++)
+    for (int k = 0; k < S::OCTETS; k++) {
+        uint32_t lo[4][4], hi[4][4];
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                uint32_t from = at + piece[e] + (4 * i + 2 * f + e) * S::ROW + 128 * v;
-                x[f][e] = load_up_to_16<BYTES>(from);
-            }
+        for (int i = 0; i < 4; i++) {
+            uint32_t from[2];
 #pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            uint32_t d[2][8];
+            for (int e = 0; e < 2; e++)
+                from[e] = (at[e] ^ (k * OCTETS % S::WIDTH)) + k * OCTETS / S::WIDTH * S::STRIP +
+                          16 * i * S::WIDTH;
+            octet_load<C, D>(lo[i], hi[i], from);
+        }
 #pragma unroll
-            for (int f = 0; f < 2; f++) {
-                const uint32_t first[2] = {word(x[f][0], WORDS * k),
-                                           word(x[f][0], (WORDS * k + 1) & 3)};
-                const uint32_t second[2] = {word(x[f][1], WORDS * k),
-                                            word(x[f][1], (WORDS * k + 1) & 3)};
-                pairs<C>(d[f], first, second);
-            }
+        for (int j = 0; j < 4; j++) {
+            const uint32_t a[4] = {lo[0][j], hi[0][j], lo[1][j], hi[1][j]};
+            const uint32_t b[4] = {lo[2][j], hi[2][j], lo[3][j], hi[3][j]};
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const uint32_t a[4] = {d[0][j], d[0][j + 4], d[1][j], d[1][j + 4]};
-                value_step<C, D, NT, LOW>(to, i, EACH * v + k, j, a, w);
+            for (int n = 0; n < NT; n++) {
+                int high[4] = {}, rest[4] = {};
+                mma_bytes<false>(high, a, w.hi[n][0][0], w.hi[n][1][0]);
+                mma_bytes<false>(rest, a, w.hi[n][0][1], w.hi[n][1][1]);
+                mma_bytes<false>(high, b, w.hi[n][2][0], w.hi[n][3][0]);
+                mma_bytes<false>(rest, b, w.hi[n][2][1], w.hi[n][3][1]);
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    to.o[n][k][j][c] =
+                        __fmul_rn(__int2float_rn(256 * high[c] + rest[c]), w.unit);
             }
         }
     }
@@ -582,51 +633,37 @@ __device__ __forceinline__ void values(sums<D, NT> &to, int half, uint32_t slot,
                                        const weights<NT, LOW> &w)
 {
     using S = shape<C, D>;
-    const int g = lane >> 2, t = lane & 3;
-    const int piece[2] = {t * S::PIECE, (t ^ 2) * S::PIECE};
-    const uint32_t at = slot + g * (C == INT8 && D > 64 ? 16 : S::ROW / 8);
-    if (half == 0)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int k = 0; k < S::OCTETS; k++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) to.o[n][k][j][c] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < S::TILES; i++) {
-        if constexpr (S::RAW)
-            values_raw<C, D, NT, LOW>(to, slot, lane, i, half * S::TILES + i, w);
-        else
-            values_quantized<C, D, NT, LOW>(to, at, i, w, piece);
-    }
     if constexpr (!S::RAW) {
+        values_quantized<C, D, NT, LOW>(to, slot, lane, w);
+    } else {
+        if (half == 0)
 #pragma unroll
-        for (int n = 0; n < NT; n++)
+            for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int k = 0; k < S::OCTETS; k++)
+                for (int k = 0; k < S::OCTETS; k++)
 #pragma unroll
-                for (int j = 0; j < 4; j++)
+                    for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < 4; c++)
-                        to.o[n][k][j][c] = __fmul_rn(to.o[n][k][j][c], w.unit);
+                        for (int c = 0; c < 4; c++) to.o[n][k][j][c] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < S::TILES; i++)
+            values_raw<C, D, NT, LOW>(to, slot, lane, i, half * S::TILES + i, w);
     }
 }
 
 // Zeroes what is not seen of V in a slot: it may hold anything, and 0 * NaN is NaN.
 template <uint32_t C, int D>
-__device__ __forceinline__ void clean(int half, uint32_t slot, int lane, seen see)
+__device__ __forceinline__ void clean(int half, slot_at slot, int lane, seen see)
 {
     using S = shape<C, D>;
-    for (int p = 0; p < S::PIECES * S::ROWS; p++) {
-        const int position = S::PIECES * S::ROWS * half + p;
+    for (int p = 0; p < S::POSITIONS; p++) {
+        const int position = S::POSITIONS * half + p;
         if (position >= see.lo && position < see.hi) continue;
         if constexpr (S::RAW) {
-            for (int b = 4 * lane; b < S::ROW; b += 128)
-                store4(slot + p / S::ROWS * S::PIECE + p % S::ROWS * S::ROW + b, 0);
+            for (int strip = 0; strip < S::STRIPS; strip++)
+                store4(slot.data + strip * S::STRIP + p * S::WIDTH + 4 * lane, 0);
         } else if (lane == 0) {
-            store4(slot + S::SCALES + 4 * p, 0);
+            store4(slot.scales + 4 * p, 0);
         }
     }
     fence_async();

@@ -5,6 +5,7 @@
 #ifndef SHEAF_ATTN_CUDA_INSTRUCTIONS_CUH
 #define SHEAF_ATTN_CUDA_INSTRUCTIONS_CUH
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -54,12 +55,42 @@ __device__ __forceinline__ void fence_async()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// From shared memory; kept in the second cache rather than what is read once. bulk_wait: all that this
+// thread has stored so is there.
+__device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(
+            to),
+        "r"(from), "r"(bytes), "l"(policy)
+        : "memory");
+}
+
+__device__ __forceinline__ void bulk_wait()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
                                           uint32_t bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
+// Tokens of one block, by a map of a layer's K or V (tensor_map.h).
+__device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, uint32_t byte,
+                                            uint32_t token, uint32_t head, uint32_t row,
+                                            uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(map), "r"(byte), "r"(token), "r"(head), "r"(row), "r"(bar)
                  : "memory");
 }
 
@@ -152,6 +183,23 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Products of signed bytes a with signed or unsigned bytes b, exact: D = A B + D, 16 x 32 by 32 x 8.
+template <bool SIGNED>
+__device__ __forceinline__ void mma_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                          uint32_t b1)
+{
+    if constexpr (SIGNED)
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 "
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Two numbers rounded into one register, x in its low half.
 template <bool HALF> __device__ __forceinline__ uint32_t pack(float x, float y)
 {
@@ -179,6 +227,22 @@ __device__ __forceinline__ void launch_next()
 __device__ __forceinline__ void wait_for_previous()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Waits until THREADS threads are at barrier `id`, 1 to 15.
+template <int THREADS> __device__ __forceinline__ void meet(uint32_t id)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int N> __device__ __forceinline__ void grow_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void shrink_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
 }
 
 } // namespace sheaf_cuda

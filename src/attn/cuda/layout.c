@@ -20,10 +20,8 @@
 #define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
 #define CHUNK_SHIFT     2 /* log2 of leaves */
 #define SPAN_SHIFT      4
-#define FEW_CHUNKS      2            /* of an item: it is cut into chunks */
-#define MAX_SLOTS       3            /* of a ring */
-#define ALL_SHARED      (228 * 1024) /* bytes of a multiprocessor, of compute capability 9.0; */
-#define OWN_SHARED      1024         /* taken of it for each block, beside what it asks for */
+#define FEW_CHUNKS      2 /* of an item: it is cut into chunks */
+#define MAX_SLOTS       4 /* of a ring */
 
 /* Items whose first spans lie in the same rows. */
 struct sheaf__cuda_set {
@@ -182,20 +180,17 @@ static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
 
 /* --- items -------------------------------------------------------------------------------- */
 
-/* Slots of a ring: as many, up to MAX_SLOTS, as let all teams that the registers hold into a
- * multiprocessor, or else one team fewer. */
-static uint32_t slots_of(const sheaf__cuda_shape *shape)
+/* Slots of a ring. For chunks, a leaf each warp, as many as all teams of a multiprocessor have room for;
+ * for spans two keep memory busy, and with more of them all else waits behind what is on its way. */
+static uint32_t slots_of(const sheaf__cuda_shape *shape, bool chunks)
 {
     uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
-    uint32_t wish = shape->tuning.slots != 0 ? shape->tuning.slots : MAX_SLOTS, slots = wish;
-    for (;;) {
-        uint32_t bytes = sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) + OWN_SHARED;
-        if (teams * bytes <= ALL_SHARED || (slots == 2 && teams == 1)) return slots;
-        if (slots > 2)
-            slots--;
-        else
-            teams--, slots = wish;
-    }
+    uint32_t slots = chunks || shape->codec == SHEAF_CODEC_TURBO4 ? MAX_SLOTS : 2;
+    if (shape->tuning.slots != 0) slots = shape->tuning.slots;
+    while (slots > 2 && teams * sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) >
+                            SHEAF__CUDA_MAX_SHARED)
+        slots--;
+    return slots;
 }
 
 /* Units of 2^shift leaves that the item's leaves lie in. */
@@ -259,12 +254,14 @@ static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *
 {
     const bool small = is_small(l, shape, items);
     uint64_t n_units = 0;
+    l->all_chunks = 1;
     for (uint32_t i = 0; i < l->n_items; i++) {
         if (items[i].n_queries != 1) continue;
         cut *c = &l->cuts[i];
         bool chunks = small || units_of(c, CHUNK_SHIFT) <= FEW_CHUNKS;
         if (shape->tuning.each != 0) chunks = shape->tuning.each == 1;
         c->shift = chunks ? CHUNK_SHIFT : SPAN_SHIFT;
+        if (!chunks) l->all_chunks = 0;
         c->n_units = units_of(c, c->shift);
         n_units += c->n_units;
         if (c->n_units == 1 && c->set == NONE) continue;
@@ -297,9 +294,10 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items));
     l->n_items = n_items;
     if (l->n_found != 0) take_prefixes(l);
-    l->slots = slots_of(shape);
     l->overlap = shape->tuning.overlap != 2;
-    return count_units(l, shape, items);
+    SHEAF__TRY(count_units(l, shape, items));
+    l->slots = slots_of(shape, l->all_chunks);
+    return SHEAF_OK;
 }
 
 void sheaf__cuda_layout_free(sheaf__cuda_layout *l, sheaf__memory *memory)

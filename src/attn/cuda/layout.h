@@ -47,6 +47,7 @@ typedef struct sheaf__cuda_layout {
     uint32_t table_bits, least_spans;
     uint32_t unit_spans; /* of a prefix unit */
     uint32_t slots, overlap;
+    uint32_t all_chunks; /* whether all its units are */
     uint64_t n_parts;
     uint64_t prefix_tokens; /* that were not read again */
 } sheaf__cuda_layout;

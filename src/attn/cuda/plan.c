@@ -223,8 +223,12 @@ static void set_launch(sheaf_cuda_plan *plan)
     d->block_shift = sheaf__log2(plan->geometry.block_tokens);
     d->codec = plan->geometry.codec_k, d->dim = o->key_dim, d->io_dtype = plan->cuda.io_dtype;
     d->arrived = (uint32_t *)(void *)(table + at->arrived);
+    d->taken = d->arrived + (uint64_t)l->n_merges * o->n_q_heads;
+    d->n_blocks = (uint32_t)plan->n_processors;
     d->slots = l->slots;
     d->overlap = l->overlap;
+    d->dealt = l->all_chunks;
+    d->settled = !o->not_causal; /* else a query's own position is not known to kernels */
     memcpy(d->signs, sheaf__turbo4_signs, sizeof d->signs);
     if (memcmp(&launch, &plan->launched, sizeof launch) != 0) plan->generation++;
     plan->launched = launch;

@@ -181,10 +181,11 @@ static uint64_t place(uint64_t *at, uint64_t n, uint64_t size)
     return here;
 }
 
-/* Counters of units that have left their part: one a merge and query head. */
-static uint64_t arrivals(const sheaf__cuda_step *step)
+/* Counters of units that have left their part, one a merge and query head; then one of those that
+ * were taken. */
+static uint64_t counters(const sheaf__cuda_step *step)
 {
-    return (uint64_t)step->layout.n_merges * step->shape.n_q_heads;
+    return (uint64_t)step->layout.n_merges * step->shape.n_q_heads + 1;
 }
 
 static sheaf__cuda_places places_of(const sheaf__cuda_step *step, uint32_t n_items,
@@ -199,7 +200,7 @@ static sheaf__cuda_places places_of(const sheaf__cuda_step *step, uint32_t n_ite
     at.merges = place(&at.bytes, l->n_merges, sizeof(sheaf__cuda_merge));
     at.prefix_units = place(&at.bytes, l->n_prefix_units, sizeof(sheaf__cuda_prefix_unit));
     at.members = place(&at.bytes, l->n_members, sizeof(uint32_t));
-    at.arrived = place(&at.bytes, arrivals(step), sizeof(uint32_t));
+    at.arrived = place(&at.bytes, counters(step), sizeof(uint32_t));
     at.rows = place(&at.bytes, n_rows, sizeof(uint32_t));
     return at;
 }
@@ -288,7 +289,7 @@ void sheaf__cuda_step_write(sheaf__cuda_step *step, const sheaf_kv_view *views,
             .members = (void *)(table + at->members),
         };
         sheaf__cuda_layout_write(&step->layout, &step->shape, step->items, &to);
-        memset(table + at->arrived, 0, arrivals(step) * sizeof(uint32_t));
+        memset(table + at->arrived, 0, counters(step) * sizeof(uint32_t));
     }
     write_rows(views, step->n_items, (uint32_t *)(void *)(table + at->rows));
 }
@@ -317,7 +318,7 @@ sheaf_status sheaf__cuda_step_room(const sheaf__cuda_rules *rules, uint64_t max_
     (void)place(&bytes, n * spans * (group / sheaf__cuda_prefix_rows(o->key_dim) + 1),
                 sizeof(sheaf__cuda_prefix_unit));
     (void)place(&bytes, n, sizeof(uint32_t));
-    (void)place(&bytes, n * o->n_q_heads, sizeof(uint32_t));
+    (void)place(&bytes, n * o->n_q_heads + 1, sizeof(uint32_t));
     (void)place(&bytes, n * blocks, sizeof(uint32_t));
     out->table_bytes = bytes;
     /* a part a chunk, where a step's spans are few (layout.c); else a part a span, begun and ended

@@ -56,7 +56,14 @@ struct fiber {
 
 struct copy {
     uint32_t to, bytes, barrier;
-    const void *from;
+    const unsigned char *from;
+    uint64_t stride; /* of rows of `width` bytes; width 0: there are none */
+    uint32_t width;
+};
+
+struct store {
+    uint32_t thread, from, bytes;
+    void *to;
 };
 
 struct meeting {
@@ -66,6 +73,7 @@ struct meeting {
 std::vector<fiber> fibers; /* of the running block */
 std::vector<warp> warps;
 std::vector<copy> copies;
+std::vector<store> stores;
 meeting meetings[16];
 jmp_buf scheduler;
 fiber *current;
@@ -133,12 +141,26 @@ void check_phase(barrier *b)
     if (b->pending == 0 && b->bytes == 0) b->phase ^= 1, b->pending = b->count;
 }
 
+void move(const copy &c)
+{
+    if (c.width == 0) {
+        memcpy(all + c.to, c.from, c.bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < c.bytes; i += 16) {
+        const uint32_t row = i / c.width, turn = i / 128 % (c.width / 16);
+        const uint32_t chunk = i % c.width / 16;
+        memcpy(all + c.to + row * c.width + 16 * (chunk ^ turn),
+               c.from + row * c.stride + 16 * chunk, 16);
+    }
+}
+
 void finish_copy(uint32_t n)
 {
     const copy c = copies[n];
     copies[n] = copies.back();
     copies.pop_back();
-    memcpy(all + c.to, c.from, c.bytes);
+    move(c);
     barrier *b = barrier_at(c.barrier);
     b->bytes -= (int32_t)c.bytes;
     check_phase(b);
@@ -271,7 +293,37 @@ void copy_later(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
         fprintf(stderr, "a copy of %u bytes from %p to %u\n", bytes, from, to);
         abort();
     }
-    copies.push_back({to, bytes, barrier, from});
+    copies.push_back({to, bytes, barrier, static_cast<const unsigned char *>(from), 0, 0});
+}
+
+void store_later(void *to, uint32_t from, uint32_t bytes)
+{
+    if (from % 16 != 0 || (uintptr_t)to % 16 != 0 || bytes % 16 != 0 || from + bytes > SHARED) {
+        fprintf(stderr, "a store of %u bytes from %u to %p\n", bytes, from, to);
+        abort();
+    }
+    stores.push_back({thread.x, from, bytes, to});
+}
+
+void finish_stores()
+{
+    for (size_t i = stores.size(); i-- > 0;) {
+        if (stores[i].thread != thread.x) continue;
+        memcpy(stores[i].to, all + stores[i].from, stores[i].bytes);
+        stores.erase(stores.begin() + (ptrdiff_t)i);
+    }
+}
+
+void copy_rows_later(uint32_t to, const void *from, uint32_t n_rows, uint64_t stride,
+                     uint32_t width, uint32_t barrier)
+{
+    const uint32_t bytes = n_rows * width;
+    if (to % (8 * width) != 0 || to + bytes > SHARED) {
+        fprintf(stderr, "a copy of %u rows of %u bytes to %u\n", n_rows, width, to);
+        abort();
+    }
+    copies.push_back(
+        {to, bytes, barrier, static_cast<const unsigned char *>(from), stride, width});
 }
 
 } // namespace emulated

@@ -7,6 +7,7 @@
 
 #include "attn/cuda/describe.h"
 #include "attn/cuda/prefill.h"
+#include "attn/cuda/tensor_map.h"
 
 #define PROCESSORS 3
 
@@ -179,6 +180,15 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     delete reinterpret_cast<works *>(graph);
     return cudaSuccess;
+}
+
+/* A map is what it was made from. */
+bool sheaf__cuda_map_tiles(CUtensorMap *map, const sheaf__cuda_tiles *tiles)
+{
+    static_assert(sizeof *tiles <= sizeof *map, "it holds that");
+    memset(map, 0, sizeof *map);
+    memcpy(map, tiles, sizeof *tiles);
+    return true;
 }
 
 /* --- what is not emulated: kernels that are written for the hardware's own tiles ------------ */

@@ -4,11 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "attn/cuda/tensor_map.h"
 #include "base/half.h"
 #include "machine.h"
 
@@ -68,6 +70,16 @@ inline float __fmaf_rn(float x, float y, float z)
     return fmaf(x, y, z);
 }
 
+inline int __float2int_rn(float x)
+{
+    return (int)lrintf(x);
+}
+
+inline float __int2float_rn(int x)
+{
+    return (float)x;
+}
+
 template <typename T> T __ldg(const T *p)
 {
     return *p;
@@ -88,12 +100,15 @@ inline uint32_t max(uint32_t x, uint32_t y)
     return x < y ? y : x;
 }
 
+inline int __ffs(uint32_t x)
+{
+    return __builtin_ffs((int)x);
+}
+
 inline int __popc(uint32_t x)
 {
     return __builtin_popcount(x);
 }
-
-inline void __threadfence() {}
 
 inline uint32_t atomicInc(uint32_t *p, uint32_t most)
 {
@@ -184,9 +199,33 @@ inline void barrier_wait(uint32_t bar, uint32_t parity)
 
 inline void fence_async() {}
 
+inline void bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    emulated::store_later(to, from, bytes);
+}
+
+inline void bulk_wait()
+{
+    emulated::finish_stores();
+}
+
 inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
     emulated::copy_later(to, from, bytes, bar);
+}
+
+inline void tensor_copy(uint32_t to, const CUtensorMap *map, uint32_t byte, uint32_t token,
+                        uint32_t head, uint32_t row, uint32_t bar)
+{
+    sheaf__cuda_tiles t;
+    memcpy(&t, map, sizeof t);
+    const unsigned char *from = static_cast<const unsigned char *>(t.base) +
+                                row * t.row_stride + head * t.head_stride +
+                                token * t.token_bytes + byte;
+    if (byte + t.width > t.token_bytes || token + t.tokens > t.block_tokens ||
+        head >= t.n_heads)
+        abort(); // beyond the map
+    emulated::copy_rows_later(to, from, t.tokens, t.token_bytes, t.width, bar);
 }
 
 inline uint32_t load4(uint32_t a)
@@ -194,6 +233,11 @@ inline uint32_t load4(uint32_t a)
     uint32_t x;
     memcpy(&x, emulated::shared + a, 4);
     return x;
+}
+
+inline uint4 load16(uint32_t a)
+{
+    return uint4{load4(a), load4(a + 4), load4(a + 8), load4(a + 12)};
 }
 
 template <int BYTES> uint4 load_up_to_16(uint32_t a)
@@ -281,11 +325,38 @@ template <bool HALF> void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0
     }
 }
 
+template <bool SIGNED>
+void mma_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const auto all = emulated::exchange(words, sizeof words);
+    const uint32_t g = emulated::lane() / 4, t = emulated::lane() % 4;
+    for (uint32_t c = 0; c < 4; c++) {
+        const uint32_t row = g + 8 * (c / 2), column = 2 * t + c % 2;
+        for (uint32_t k = 0; k < 32; k++) {
+            const uint32_t *x = static_cast<const uint32_t *>(all[row % 8 * 4 + k % 16 / 4]);
+            const uint32_t *y = static_cast<const uint32_t *>(all[column * 4 + k % 16 / 4]);
+            const uint32_t u = x[row / 8 + 2 * (k / 16)] >> 8 * (k % 4) & 0xff;
+            const uint32_t v = y[4 + k / 16] >> 8 * (k % 4) & 0xff;
+            d[c] += (int8_t)u * (SIGNED ? (int)(int8_t)v : (int)v);
+        }
+    }
+}
+
 // --- kernels and their threads ---------------------------------------------------------------
 
 inline void launch_next() {}
 
 inline void wait_for_previous() {}
+
+template <int THREADS> void meet(uint32_t id)
+{
+    emulated::meet(id, THREADS);
+}
+
+template <int N> void grow_registers() {}
+
+template <int N> void shrink_registers() {}
 
 } // namespace sheaf_cuda
 

@@ -1,0 +1,82 @@
+// attn/cuda/decode_launch.cuh - the launches of decode.
+#ifndef SHEAF_ATTN_CUDA_DECODE_LAUNCH_CUH
+#define SHEAF_ATTN_CUDA_DECODE_LAUNCH_CUH
+
+#include "attn/cuda/decode_prefix.cuh"
+#include "attn/cuda/decode_team.cuh"
+#include "attn/cuda/launch.cuh"
+#include "attn/cuda/tensor_map.h"
+
+namespace sheaf_cuda
+{
+
+// What the host reckons with (decode.h).
+template <uint32_t C, int D> constexpr bool host_agrees(uint32_t slots)
+{
+    return sheaf__cuda_teams(C, D) == shape<C, D>::TEAMS &&
+           sheaf__cuda_team_bytes(C, D, slots) == team_bytes<C, D>(slots) &&
+           sheaf__cuda_prefix_rows(D) == 8 * PREFIX_WARPS * prefix_columns<D>() &&
+           sheaf__cuda_part_floats(D) == D + 4;
+}
+
+// K or V of the layer. A pool that holds nothing has no address, and nothing is read.
+template <uint32_t C, int D>
+static bool map_layer(CUtensorMap *map, const sheaf__cuda_decode &in, bool values)
+{
+    using S = shape<C, D>;
+    const uint32_t block_tokens = 1u << in.block_shift;
+    sheaf__cuda_tiles tiles = {};
+    tiles.base = in.base != nullptr ? in.base + (values ? in.v_offset : in.k_offset) : in.q;
+    tiles.head_stride = values ? in.v_head_stride : in.k_head_stride;
+    tiles.row_stride = values ? in.row_stride_v : in.row_stride_k;
+    tiles.n_heads = in.n_kv_heads, tiles.block_tokens = block_tokens;
+    tiles.token_bytes = S::ROW, tiles.width = S::WIDTH;
+    tiles.tokens = block_tokens < S::POSITIONS ? block_tokens : S::POSITIONS;
+    return sheaf__cuda_map_tiles(map, &tiles);
+}
+
+template <uint32_t C, int D, bool PRECISE>
+static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
+{
+    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3), "decode.h says otherwise");
+    const uint32_t tiles = (in.group + 7) / 8;
+    const bool early = in.overlap != 0;
+    CUtensorMap map_k, map_v;
+    if (!map_layer<C, D>(&map_k, in, false) || !map_layer<C, D>(&map_v, in, true))
+        return cudaErrorNotSupported;
+    sheaf__cuda_decode units = in;
+    units.waits = early ? SHEAF__CUDA_WAITS_FIRST : SHEAF__CUDA_WAITS_NEVER;
+    if (in.n_prefix_units != 0) {
+        constexpr uint32_t slots = (D == 256 ? 2 : 4) * shape<C, D>::HALVES;
+        static_assert(prefix_bytes<C, D>(slots) <= SHEAF__CUDA_MAX_SHARED, "no room");
+        if (early) units.waits = SHEAF__CUDA_WAITS_LAST;
+        cudaError_t error =
+            launch(decode_prefix<C, D, PRECISE>, in.n_prefix_units * in.n_kv_heads,
+                   dim3(32 * PREFIX_WARPS), prefix_bytes<C, D>(slots), stream, early, in, map_k,
+                   map_v, slots);
+        if (error != cudaSuccess) return error;
+    }
+    constexpr int TEAMS = shape<C, D>::TEAMS;
+    const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
+    return launch(decode_team<C, D, PRECISE>, tasks < in.n_blocks ? tasks : in.n_blocks,
+                  dim3(threads_of<TEAMS>()), TEAMS * team_bytes<C, D>(in.slots), stream, early,
+                  units, map_k, map_v);
+}
+
+template <uint32_t C>
+static cudaError_t run_codec(const sheaf__cuda_decode &in, cudaStream_t stream)
+{
+    // f16 holds P well enough for any output, and queries in two parts cost next to nothing
+    if constexpr (C == BF16) {
+        if (in.io_dtype == BF16 && in.dim == 64) return run<C, 64, false>(in, stream);
+        if (in.io_dtype == BF16 && in.dim == 128) return run<C, 128, false>(in, stream);
+        if (in.io_dtype == BF16) return run<C, 256, false>(in, stream);
+    }
+    if (in.dim == 64) return run<C, 64, true>(in, stream);
+    if (in.dim == 128) return run<C, 128, true>(in, stream);
+    return run<C, 256, true>(in, stream);
+}
+
+} // namespace sheaf_cuda
+
+#endif

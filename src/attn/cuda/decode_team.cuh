@@ -1,0 +1,343 @@
+// attn/cuda/decode_team.cuh - the kernel of decode: units, one after another.
+//
+// Owns: who computes what. A block lives as long as there are units. It has TEAMS teams of four
+// warps, and for each two more warps: one brings what the team computes (decode_bring.cuh), one merges. A
+// team does one unit at a time for one KV head, a leaf or a chunk each warp; at the end each warp folds
+// the four sums of some query heads, in order. Where an item has several units they are parts, and
+// whoever leaves the last of them merges them. The first units are dealt, the others are taken by a
+// counter, or all are dealt in turn.
+#ifndef SHEAF_ATTN_CUDA_DECODE_TEAM_CUH
+#define SHEAF_ATTN_CUDA_DECODE_TEAM_CUH
+
+#include "attn/cuda/decode_bring.cuh"
+
+namespace sheaf_cuda
+{
+
+// --- the warps that compute ------------------------------------------------------------------
+
+// A warp's ring as it is read. The slot that a unit reads last is kept for its sums.
+template <uint32_t C, int D> struct intake {
+    ring_of_warp<C, D> ring;
+    uint32_t from, phase; // the slot to read
+    uint32_t left;        // slots of the unit not read yet
+
+    __device__ __forceinline__ intake(uint32_t team, uint32_t warp, uint32_t slots)
+        : ring(team, warp, slots), from(0), phase(0), left(0)
+    {
+    }
+
+    __device__ __forceinline__ slot_at wait()
+    {
+        barrier_wait(ring.bars + FULL + 8 * from, phase);
+        return ring.slot(from);
+    }
+
+    // Of those that were read.
+    __device__ __forceinline__ uint32_t last() const
+    {
+        return (from == 0 ? ring.n_slots : from) - 1;
+    }
+
+    // All lanes, each for what it has read.
+    __device__ __forceinline__ void give_back(uint32_t n)
+    {
+        barrier_arrive(ring.bars + EMPTY + 8 * n);
+    }
+
+    __device__ __forceinline__ void next()
+    {
+        if (--left != 0) give_back(from);
+        if (++from == ring.n_slots) from = 0, phase ^= 1;
+    }
+};
+
+// E consecutive numbers of a query that has come.
+template <int E>
+__device__ __forceinline__ void read_query(const unsigned char *from, uint32_t dtype, int lane,
+                                           float (&x)[E])
+{
+#pragma unroll
+    for (int i = 0; i < E; i += 2) {
+        float2 y;
+        if (dtype == F32) {
+            y = reinterpret_cast<const float2 *>(from)[(lane * E + i) / 2];
+        } else {
+            const uint32_t z = reinterpret_cast<const uint32_t *>(from)[(lane * E + i) / 2];
+            y = dtype == F16 ? unpack<true>(z) : unpack<false>(z);
+        }
+        x[i] = y.x, x[i + 1] = y.y;
+    }
+}
+
+// Prepares two of the columns where they lie.
+template <uint32_t C, int D>
+__device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned char *memory,
+                                        uint32_t columns, uint32_t warp, int lane)
+{
+#pragma unroll
+    for (uint32_t column = warp; column < 8; column += WARPS) {
+        float x[D / 32] = {}, *to = reinterpret_cast<float *>(memory + QUERIES) + column * D;
+        if (column < columns)
+            read_query<D / 32>(reinterpret_cast<unsigned char *>(to), in.io_dtype, lane, x);
+        __syncwarp();
+        stage_query<C, D>(in, x, lane, to,
+                          reinterpret_cast<float *>(memory + COLUMN_SCALES) + column);
+    }
+}
+
+// A warp's leaves, and its sums into the slot that was read last. all, at: the team's memory, and its
+// shared address.
+template <uint32_t C, int D, bool PRECISE>
+__device__ __forceinline__ void compute(const sheaf__cuda_decode &in, intake<C, D> &r,
+                                        const sheaf__cuda_unit &unit, const share &mine,
+                                        const queries<C, D, 1, PRECISE> &q, unsigned char *all,
+                                        uint32_t at, uint32_t warp, int lane)
+{
+    sums<D, 1> chunk, now;
+    r.left = (mine.end - mine.first) * 2 * shape<C, D>::HALVES;
+    for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
+        leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q,
+                                  [&] { r.next(); });
+        if (leaf != mine.first)
+            merge_into<D, 1>(chunk, now);
+        else
+            chunk = now;
+    }
+    static_assert(shape<C, D>::SLOT >= 8 * D * 4, "no room");
+    const uint32_t slot = r.ring.slot(r.last()).data;
+    float *to = reinterpret_cast<float *>(all + (slot - at));
+    float *ends = reinterpret_cast<float *>(all + ENDS) + 16 * warp;
+    __syncwarp(); // all lanes have read it
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        const int column = 2 * (lane & 3) + c;
+        part_write<C, D, 1>(to + column * D, ends + 2 * column, chunk, 0, c, lane);
+    }
+    if (lane == 0) store4(at + SUMS + 4 * warp, slot);
+}
+
+// The sums of warps [from, past) for column j, in order.
+template <int D>
+__device__ __forceinline__ row_sums<D> fold_warps(const unsigned char *all, uint32_t at,
+                                                  uint32_t from, uint32_t past, uint32_t j,
+                                                  int lane)
+{
+    row_sums<D> s = {};
+    for (uint32_t n = from; n < past; n++) {
+        const uint32_t slot = reinterpret_cast<const uint32_t *>(all + SUMS)[n];
+        row_sums<D> b;
+        b.load(reinterpret_cast<const float *>(all + (slot - at)) + j * D,
+               reinterpret_cast<const float *>(all + ENDS) + 16 * n + 2 * j, lane);
+        s.fold(n != from, b);
+    }
+    return s;
+}
+
+// Whether the warps that compute merge, too, once unit n ends, a head each: when they have nothing else
+// to do, or teams have few units at all. Unit n + 1 has been told.
+template <uint32_t C, int D>
+__device__ __forceinline__ bool merge_themselves(const sheaf__cuda_decode &in, uint32_t team,
+                                                 uint32_t n)
+{
+    return !told(team, n + 1).alive() || n_tasks(in) <= 2 * gridDim.x * shape<C, D>::TEAMS;
+}
+
+// Warps of a team, [from, past), that have leaves of a unit.
+struct busy_warps {
+    uint32_t from, past;
+
+    __device__ __forceinline__ busy_warps(const sheaf__cuda_unit &unit)
+    {
+        const uint32_t each = unit.part_each & 7;
+        const uint32_t skipped = unit.first_leaf / each & ~(WARPS - 1u);
+        from = unit.first_leaf / each - skipped;
+        past =
+            unit.first_leaf < unit.end_leaf ? (unit.end_leaf - 1) / each + 1 - skipped : from;
+    }
+};
+
+// Leaves parts of some heads, which lie at `from` in shared memory. They are in the second cache before
+// they are counted, and are read from there: a fence would say the same, but takes 8 us while memory is
+// busy. Bit i of the result: of head + i it was the last part, and all can be read.
+template <int D>
+__device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, uint32_t from,
+                                                uint64_t part, uint32_t merge, uint32_t n_units,
+                                                uint32_t head, uint32_t n_heads, bool some,
+                                                int lane)
+{
+    if (some && lane == 0) {
+        bulk_store(part_at(in, D, part, head), from, n_heads * part_bytes<D>());
+        bulk_wait();
+    }
+    __syncwarp();
+    uint32_t before = 0;
+    if (lane < (int)n_heads)
+        before =
+            atomicInc(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane, n_units - 1);
+    return __ballot_sync(ALL, lane < (int)n_heads && before == n_units - 1);
+}
+
+// The end of unit n: its parts or results, once all four warps have their sums.
+template <uint32_t C, int D>
+__device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C, D> &r,
+                                         const told &about, unsigned char *all, uint32_t at,
+                                         uint32_t team, uint32_t warp, uint32_t n, int lane)
+{
+    const bool merges = merge_themselves<C, D>(in, at, n);
+    const sheaf__cuda_unit unit = about.unit();
+    const share mine(unit, warp);
+    const busy_warps busy(unit);
+    const uint32_t columns = about.columns(in), head = about.first_head(in) + warp;
+    row_sums<D> s[8 / WARPS];
+#pragma unroll
+    for (int i = 0; i < 8 / WARPS; i++)
+        if (warp + WARPS * i < columns)
+            s[i] = fold_warps<D>(all, at, busy.from, busy.past, warp + WARPS * i, lane);
+    meet<32 * WARPS>(team + 1);
+    if (mine.first < mine.end) {
+        fence_async();
+        r.give_back(r.last());
+    }
+    const sheaf__cuda_merge job = about.merge();
+#pragma unroll
+    for (int i = 0; i < 8 / WARPS; i++) {
+        if (warp + WARPS * i >= columns) continue;
+        const uint32_t h = head + WARPS * i;
+        if (unit.merge == SHEAF__CUDA_NO_MERGE) {
+            leave_or_zero<C, D>(in, s[i], busy.from < busy.past, unit.query, h, lane);
+            continue;
+        }
+        const uint32_t place =
+            parts_at<D>() + (n % PARTS * 8 + warp + WARPS * i) * part_bytes<D>();
+        s[i].store(reinterpret_cast<float *>(all + place), lane);
+        fence_async();
+        __syncwarp();
+        if (merges &&
+            leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
+                           max(job.n_parts, 1u), h, 1, busy.from < busy.past, lane) != 0)
+            merge_heads<C, D, shape<C, D>::PARTS_AT_ONCE>(in, job, unit.query, h, 1, lane);
+    }
+}
+
+template <uint32_t C, int D, bool PRECISE>
+__device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsigned char *all,
+                                              uint32_t at, uint32_t team, uint32_t warp,
+                                              int lane)
+{
+    intake<C, D> r(at, warp, in.slots);
+    for (uint32_t n = 0;; n++) {
+        const told about(at, n);
+        wait_until_told(at, n);
+        if (!about.alive()) return;
+        barrier_wait(at + ASKED, n & 1);
+        prepare<C, D>(in, all, about.columns(in), warp, lane);
+        meet<32 * WARPS>(team + 1);
+        queries<C, D, 1, PRECISE> q;
+        take_queries<C, D, 1, PRECISE>(q, 0, lane, reinterpret_cast<float *>(all + QUERIES),
+                                       reinterpret_cast<float *>(all + COLUMN_SCALES));
+        fence_async();
+        barrier_arrive(at + TAKEN);
+        const share mine(about.unit(), warp);
+        if (mine.first < mine.end)
+            compute<C, D, PRECISE>(in, r, about.unit(), mine, q, all, at, warp, lane);
+        meet<32 * WARPS>(team + 1);
+        if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
+        wait_until_told(at, n + 1);
+        barrier_wait(at + GONE + 8 * (n % PARTS), (n / PARTS & 1) ^ 1);
+        end_unit<C, D>(in, r, about, all, at, team, warp, n, lane);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(at + MADE + 8 * (n % PARTS));
+    }
+}
+
+// --- the warp that merges --------------------------------------------------------------------
+
+template <uint32_t C, int D>
+__device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, uint32_t at, int lane)
+{
+    for (uint32_t n = 0;; n++) {
+        const told about(at, n);
+        wait_until_told(at, n);
+        if (!about.alive()) return;
+        const sheaf__cuda_unit unit = about.unit();
+        const sheaf__cuda_merge job = about.merge();
+        const uint32_t columns = about.columns(in), head = about.first_head(in);
+        barrier_wait(at + MADE + 8 * (n % PARTS), n / PARTS & 1);
+        const bool mine =
+            unit.merge != SHEAF__CUDA_NO_MERGE && !merge_themselves<C, D>(in, at, n);
+        barrier_arrive(at + READ + 8 * (n % UNITS));
+        if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
+        uint32_t last = 0;
+        if (mine)
+            last = leave_parts<D>(in, at + parts_at<D>() + n % PARTS * 8 * part_bytes<D>(),
+                                  job.part + (unit.part_each >> 3), unit.merge,
+                                  max(job.n_parts, 1u), head, columns,
+                                  unit.first_leaf < unit.end_leaf, lane);
+        if (lane == 0) barrier_arrive(at + GONE + 8 * (n % PARTS));
+        merge_heads<C, D, shape<C, D>::PARTS_AT_ONCE / 2>(in, job, unit.query, head, last,
+                                                          lane);
+    }
+}
+
+// --- the kernel ------------------------------------------------------------------------------
+
+template <uint32_t C, int D>
+__device__ __forceinline__ void init_team(uint32_t at, uint32_t slots)
+{
+    barrier_init(at + ASKED, 1);
+    barrier_init(at + TAKEN, 32 * WARPS);
+    for (uint32_t n = 0; n < UNITS; n++) {
+        barrier_init(at + TOLD + 8 * n, 32);
+        barrier_init(at + READ + 8 * n, 32);
+    }
+    for (uint32_t n = 0; n < PARTS; n++) {
+        barrier_init(at + MADE + 8 * n, WARPS);
+        barrier_init(at + GONE + 8 * n, 1);
+    }
+    for (uint32_t w = 0; w < WARPS; w++) {
+        const ring_of_warp<C, D> ring(at, w, slots);
+        for (uint32_t n = 0; n < slots; n++) {
+            barrier_init(ring.bars + FULL + 8 * n, 1);
+            barrier_init(ring.bars + EMPTY + 8 * n, 32);
+        }
+    }
+    fence_async();
+}
+
+// Warps t and TEAMS + t bring and merge for team t.
+template <uint32_t C, int D, bool PRECISE>
+__global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
+    decode_team(const __grid_constant__ sheaf__cuda_decode in,
+                const __grid_constant__ CUtensorMap map_k,
+                const __grid_constant__ CUtensorMap map_v)
+{
+    using S = shape<C, D>;
+    constexpr int TEAMS = S::TEAMS;
+    constexpr uint32_t HELPERS = helpers<TEAMS>();
+    extern __shared__ __align__(1024) unsigned char all[];
+    const int lane = threadIdx.x & 31;
+    const uint32_t warp = threadIdx.x >> 5, bytes = team_bytes<C, D>(in.slots);
+    if (in.overlap) launch_next();
+    if (lane == 0 && warp < TEAMS)
+        init_team<C, D>(shared_address(all) + warp * bytes, in.slots);
+    __syncthreads();
+    if (warp < HELPERS) {
+        if constexpr (TEAMS == 2) shrink_registers<S::HELPER_REGISTERS>();
+        const uint32_t team = warp % TEAMS, at = shared_address(all) + team * bytes;
+        if (warp < TEAMS)
+            bring_units<C, D>(in, maps{&map_k, &map_v}, at, team, lane);
+        else
+            merge_units<C, D>(in, at, lane);
+    } else {
+        if constexpr (TEAMS == 2) grow_registers<S::REGISTERS>();
+        const uint32_t team = (warp - HELPERS) / WARPS;
+        unsigned char *own = all + team * bytes;
+        compute_units<C, D, PRECISE>(in, own, shared_address(own), team,
+                                     (warp - HELPERS) % WARPS, lane);
+    }
+}
+
+} // namespace sheaf_cuda
+
+#endif
