@@ -231,6 +231,79 @@ static void other_queries_are_another_generation_and_what_is_wrong_is_refused(vo
     world_free(w);
 }
 
+#define LAYERS  12
+#define DECODED 5
+
+/* Numbers that LAYERS steps append, bf16: [LAYERS][DECODED][2][128], on the GPU. */
+static unsigned char *numbers_on_gpu(uint64_t from)
+{
+    const uint64_t n = LAYERS * DECODED * 256;
+    uint16_t *here = malloc(n * 2);
+    void *there = NULL;
+    assert_non_null(here);
+    for (uint64_t i = 0; i < n; i++) here[i] = sheaf__bf16_of_f32(normal_at(from + i));
+    gpu_ok(cudaMalloc(&there, n * 2));
+    gpu_ok(cudaMemcpy(there, here, n * 2, cudaMemcpyHostToDevice));
+    free(here);
+    return there;
+}
+
+/* Layers in a row, each with its own position appended just before: what lies before that is read ahead
+ * of the append's end, it itself is not. */
+static void what_a_step_appends_is_seen(void **state)
+{
+    (void)state;
+    int n_gpus = 0;
+    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0) TESTING_SKIP("no GPU%s", "");
+    static const uint32_t lengths[DECODED] = {64, 65, 1, 700, 2049};
+    const uint64_t bytes = DECODED * 8 * 128 * 2, each = DECODED * 256 * 2;
+    for (uint32_t c = 0; c < 4; c++) {
+        world *w = world_make(codecs[c], 128, 8, 2, 32, 256, seed + c);
+        for (uint32_t i = 0; i < DECODED; i++) world_add(w, lengths[i], 0, 0);
+        world_upload(w);
+        sheaf_attn_options o = world_options(w);
+        sheaf_cuda_attn_options g = SHEAF_CUDA_ATTN_OPTIONS_INIT;
+        sheaf_cuda_plan *plan = NULL;
+        cudaStream_t stream;
+        unsigned char *k = numbers_on_gpu(seed), *v = numbers_on_gpu(~seed), *out;
+        unsigned char *got = malloc(2 * LAYERS * bytes);
+        asked a = {.dtype = SHEAF_DTYPE_BF16, .n = DECODED};
+        void *q = queries_on_gpu(w, &a);
+        assert_non_null(got);
+        g.io_dtype = SHEAF_DTYPE_BF16;
+        assert_int_equal(sheaf_cuda_plan_create(&o, &g, &plan, NULL), SHEAF_OK);
+        gpu_ok(cudaStreamCreate(&stream));
+        gpu_ok(cudaMalloc((void **)&out, LAYERS * bytes));
+        assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, DECODED, stream),
+                         SHEAF_OK);
+        for (int alone = 0; alone < 2; alone++) {
+            gpu_ok(cudaMemset(out, 0xff, LAYERS * bytes));
+            for (uint32_t l = 0; l < LAYERS; l++) {
+                sheaf_cuda_source from = SHEAF_CUDA_SOURCE_INIT;
+                from.dtype = SHEAF_DTYPE_BF16, from.k = k + l * each, from.v = v + l * each;
+                assert_int_equal(sheaf_cuda_append(plan, w->views, &from, stream), SHEAF_OK);
+                if (alone) gpu_ok(cudaStreamSynchronize(stream));
+                assert_int_equal(
+                    sheaf_cuda_run(plan, w->views, q, out + l * bytes, stream, NULL), SHEAF_OK);
+                if (alone) gpu_ok(cudaStreamSynchronize(stream));
+            }
+            gpu_ok(cudaStreamSynchronize(stream));
+            gpu_ok(cudaMemcpy(got + alone * LAYERS * bytes, out, LAYERS * bytes,
+                              cudaMemcpyDeviceToHost));
+        }
+        assert_memory_equal(got, got + LAYERS * bytes, LAYERS * bytes);
+        assert_memory_not_equal(got, got + bytes, bytes);
+        sheaf_cuda_plan_destroy(plan);
+        gpu_ok(cudaStreamDestroy(stream));
+        gpu_ok(cudaFree(out));
+        gpu_ok(cudaFree(q));
+        gpu_ok(cudaFree(k));
+        gpu_ok(cudaFree(v));
+        free(got);
+        world_free(w);
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("SHEAF_TEST_SEED");
@@ -239,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixed_step_is_right_and_its_items_do_not_see_each_other),
         cmocka_unit_test(who_sees_nothing_gets_zeros),
+        cmocka_unit_test(what_a_step_appends_is_seen),
         cmocka_unit_test(other_queries_are_another_generation_and_what_is_wrong_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,8 @@
 #define DEFAULT_MEMBERS 4 /* of a set: fewer gain nothing */
 #define CHUNK_SHIFT     2 /* log2 of leaves */
 #define SPAN_SHIFT      4
-#define FEW_CHUNKS      2 /* of an item: it is cut into chunks */
+#define FEW_CHUNKS      1 /* of an item: it is cut into chunks; and of turbo4, which */
+#define FEW_OF_TURBO4   2 /* waits for products more than for memory */
 #define MAX_SLOTS       4 /* of a ring */
 
 /* Items whose first spans lie in the same rows. */
@@ -180,12 +181,13 @@ static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
 
 /* --- items -------------------------------------------------------------------------------- */
 
-/* Slots of a ring. For chunks, a leaf each warp, as many as all teams of a multiprocessor have room for;
- * for spans two keep memory busy, and with more of them all else waits behind what is on its way. */
+/* Slots of a ring. For chunks, a leaf each warp, as many as all teams of a multiprocessor have room
+ * for; for spans of bf16 two keep memory busy, and with more of them all else waits behind what is on
+ * its way. */
 static uint32_t slots_of(const sheaf__cuda_shape *shape, bool chunks)
 {
     uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
-    uint32_t slots = chunks || shape->codec == SHEAF_CODEC_TURBO4 ? MAX_SLOTS : 2;
+    uint32_t slots = chunks || shape->codec > SHEAF_CODEC_BF16 ? MAX_SLOTS : 2;
     if (shape->tuning.slots != 0) slots = shape->tuning.slots;
     while (slots > 2 && teams * sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) >
                             SHEAF__CUDA_MAX_SHARED)
@@ -253,12 +255,13 @@ static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *
                                 const sheaf__cuda_item *items)
 {
     const bool small = is_small(l, shape, items);
+    const uint32_t few = shape->codec == SHEAF_CODEC_TURBO4 ? FEW_OF_TURBO4 : FEW_CHUNKS;
     uint64_t n_units = 0;
     l->all_chunks = 1;
     for (uint32_t i = 0; i < l->n_items; i++) {
         if (items[i].n_queries != 1) continue;
         cut *c = &l->cuts[i];
-        bool chunks = small || units_of(c, CHUNK_SHIFT) <= FEW_CHUNKS;
+        bool chunks = small || units_of(c, CHUNK_SHIFT) <= few;
         if (shape->tuning.each != 0) chunks = shape->tuning.each == 1;
         c->shift = chunks ? CHUNK_SHIFT : SPAN_SHIFT;
         if (!chunks) l->all_chunks = 0;
