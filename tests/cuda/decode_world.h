@@ -44,6 +44,10 @@ typedef struct world {
     uint32_t order[MOST_ROWS]; /* rows in the order in which they are taken */
     uint32_t rows[MOST_ROWS];  /* of all items */
     uint32_t n_items, row_at;
+    uint32_t
+        spread; /* V is smaller by up to that many powers of two, each position for itself */
+    uint32_t lost_value; /* 0, or one more than the position whose V of head 0 is NaN */
+    uint32_t lost_query; /* 0, or one more than the item whose query has a NaN in head 0 */
     sheaf_attn_item items[MOST_ITEMS];
     sheaf_kv_view views[MOST_ITEMS]; /* base: the GPU's */
 } world;
@@ -107,6 +111,11 @@ static inline void write_block(world *w, uint32_t row, uint32_t block, uint32_t 
                 if (pos >= n_tokens) break;
                 for (uint32_t d = 0; d < w->dim; d++)
                     x[d] = normal_at(seed ^ (pos << 24) ^ (head << 12) ^ (is_value << 10) ^ d);
+                if (is_value && w->spread != 0)
+                    for (uint32_t d = 0; d < w->dim; d++)
+                        x[d] = ldexpf(x[d], -(int)(mix(seed + pos) % w->spread));
+                if (is_value && head == 0 && pos + 1 == w->lost_value)
+                    for (uint32_t d = 0; d < w->dim; d++) x[d] = NAN;
                 unsigned char *to =
                     w->host + row * w->stride + is_value * w->v_offset + head * w->segment;
                 assert_int_equal(sheaf_codec_encode(w->codec, to, w->block_tokens, w->dim, slot,
@@ -162,6 +171,7 @@ static inline float query_at(const world *w, uint32_t dtype, uint32_t item, uint
 {
     float x = 1.5f * normal_at(w->seed ^ 0x5151u ^ ((uint64_t)(item * 997 + 1) << 32) ^
                                (head << 10) ^ d);
+    if (item + 1 == w->lost_query && head == 0 && d == 5) x = NAN;
     if (dtype == SHEAF_DTYPE_BF16) return sheaf__f32_of_bf16(sheaf__bf16_of_f32(x));
     if (dtype == SHEAF_DTYPE_F16) return sheaf__f32_of_f16(sheaf__f16_of_f32(x));
     return x;

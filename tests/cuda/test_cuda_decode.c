@@ -130,6 +130,49 @@ static void window_softcap_and_sinks_are_right(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* V of one leaf may have scales a thousand times apart, and the largest may count least. */
+static void values_of_unlike_size_are_right(void **state)
+{
+    (void)state;
+    need_gpu();
+    int wrong = 0;
+    for (uint32_t c = 0; c < 4; c++) {
+        world *w = world_make(codecs[c], 128, 8, 2, 32, 256, seed + 5 * c);
+        w->spread = 11;
+        add_ragged(w);
+        asked a = {.dtype = SHEAF_DTYPE_F32, .n = w->n_items};
+        double e = worst_error(w, world_options(w), &a);
+        print_message("%s: error %.2e\n", sheaf_codec_name(codecs[c]), e);
+        wrong += !(e <= allowed(a.dtype));
+        world_free(w);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* What has no number comes out where the reference has none, and nowhere else. */
+static void what_is_no_number_is_not_lost(void **state)
+{
+    (void)state;
+    need_gpu();
+    for (uint32_t c = 0; c < 4; c++) {
+        world *w = world_make(codecs[c], 128, 8, 2, 32, 256, seed + 3 * c);
+        w->lost_value = 41, w->lost_query = 2;
+        add_ragged(w);
+        asked a = {.dtype = SHEAF_DTYPE_F32, .n = w->n_items};
+        uint64_t n = w->n_items * 8ull * 128, lost = 0;
+        unsigned char *out = world_run(w, world_options(w), &a);
+        float *ref = world_reference(w, world_options(w), a.dtype, 0, w->n_items);
+        for (uint64_t i = 0; i < n; i++) {
+            assert_int_equal(!isnan(result_at(out, a.dtype, i)), !isnan(ref[i]));
+            lost += isnan(ref[i]) != 0;
+        }
+        assert_in_range(lost, 1, n / 2);
+        free(out);
+        free(ref);
+        world_free(w);
+    }
+}
+
 /* The bytes of an item are those of the item alone, however the step is cut. */
 static void cutting_a_step_otherwise_changes_no_bit(void **state)
 {
@@ -329,6 +372,8 @@ int main(void)
         cmocka_unit_test(decode_agrees_with_the_reference),
         cmocka_unit_test(groups_and_blocks_of_all_sizes_are_right),
         cmocka_unit_test(window_softcap_and_sinks_are_right),
+        cmocka_unit_test(values_of_unlike_size_are_right),
+        cmocka_unit_test(what_is_no_number_is_not_lost),
         cmocka_unit_test(cutting_a_step_otherwise_changes_no_bit),
         cmocka_unit_test(sharing_a_prefix_changes_no_bit),
         cmocka_unit_test(rows_elsewhere_and_graphs_change_no_bit),

@@ -178,16 +178,17 @@ __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float 
         transform<D>(x, lane);
     }
     float unit = 1.0f, inverse = 1.0f;
-    if constexpr (shape<C, D>::HALF) { // a power of two, so that f16 holds the row
-        float top = 0.0f;
+    if constexpr (shape<C, D>::HALF) { // a power of two, so that f16, or 15 bits, hold the row
+        uint32_t top = 0;
 #pragma unroll
-        for (int i = 0; i < E; i++) top = fmaxf(top, fabsf(x[i]));
+        for (int i = 0; i < E; i++) top = max(top, __float_as_uint(x[i]) & 0x7fffffffu);
 #pragma unroll
-        for (int h = 1; h < 32; h *= 2) top = fmaxf(top, __shfl_xor_sync(ALL, top, h));
-        uint32_t exponent = __float_as_uint(top) & 0x7f800000u;
-        if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
+        for (int h = 1; h < 32; h *= 2) top = max(top, __shfl_xor_sync(ALL, top, h));
+        uint32_t exponent = unit_below(top);
+        if (exponent == 0) exponent = 0x3f800000u;
         unit = __uint_as_float(exponent);
         inverse = __uint_as_float(0x7f000000u - exponent);
+        if (exponent == 0x7fc00000u) inverse = 0.0f; // the scale says that it is no number
     }
 #pragma unroll
     for (int i = 0; i < E; i++) to[lane * E + i] = x[i] * inverse;

@@ -33,7 +33,7 @@ constexpr uint32_t F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, TURBO4 = 4; // as sheaf
 template <uint32_t C, int D_> struct shape {
     static constexpr int D = D_;
     static constexpr bool RAW = C == F16 || C == BF16;
-    static constexpr bool HALF = C != BF16; // products of f16
+    static constexpr bool HALF = C != BF16; // products of f16, or of bytes: queries are scaled
     static constexpr int ROW = RAW ? 2 * D : C == INT8 ? D : D / 2;
     static constexpr int HALVES = RAW ? 2 : 1;    // slots that a leaf's K, or its V, fills
     static constexpr int TILES = 4 / HALVES;      // of 16 positions in a slot
@@ -453,7 +453,7 @@ __device__ __forceinline__ void exponentials(float (&s)[NT][4][4], sums<D, NT> &
 template <int NT, bool LOW> struct weights {
     uint32_t hi[NT][4][2];
     uint32_t lo[LOW ? NT : 1][LOW ? 4 : 1][2];
-    float unit; // that the sums are to be multiplied by
+    float unit[NT][2]; // that the sums of the lane's columns are to be multiplied by
 };
 
 template <uint32_t C, int NT, bool LOW>
@@ -474,40 +474,66 @@ __device__ __forceinline__ void weigh_raw(weights<NT, LOW> &w, const float (&p)[
             }
 }
 
-// Weights of quantized values are p * scale / unit, unit the power of two below the greatest
-// scale, in parts of WEIGHT_ONE.
+// The power of two below the greatest of some numbers, given by their bits without a sign; NaN where one
+// of them is no number, or nearly too large for one.
+__device__ __forceinline__ uint32_t unit_below(uint32_t top)
+{
+    const uint32_t exponent = top & 0x7f800000u;
+    return exponent >= 0x7f000000u ? 0x7fc00000u : exponent;
+}
+
+// The same over the eight lanes that hold the rows of a column.
+__device__ __forceinline__ uint32_t column_top(uint32_t x)
+{
+    x = max(x, __shfl_xor_sync(ALL, x, 4));
+    x = max(x, __shfl_xor_sync(ALL, x, 8));
+    return max(x, __shfl_xor_sync(ALL, x, 16));
+}
+
+// Weights of quantized values are p * scale / unit in parts of WEIGHT_ONE, unit the power of two below
+// the greatest p * scale of the column.
 template <uint32_t C, int D, int NT, bool LOW>
 __device__ __forceinline__ void weigh_quantized(weights<NT, LOW> &w, const float (&p)[NT][4][4],
                                                 slot_at slot, int lane)
 {
     const int g = lane >> 2;
-    float scale[4][2], top = 0.0f;
+    float scale[4][2];
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int f = 0; f < 2; f++) {
+        for (int f = 0; f < 2; f++)
             scale[i][f] = __uint_as_float(load4(slot.scales + 4 * position_of(g, i, f)));
-            top = fmaxf(top, scale[i][f]);
-        }
-    uint32_t exponent = __float_as_uint(column_max(top)) & 0x7f800000u;
-    if (exponent == 0 || exponent >= 0x7e800000u) exponent = 0x3f800000u;
-    const float inverse = __fmul_rn(__uint_as_float(0x7f000000u - exponent), WEIGHT_ONE);
-    w.unit = __fmul_rn(__uint_as_float(exponent), 1.0f / WEIGHT_ONE);
 #pragma unroll
-    for (int n = 0; n < NT; n++)
+    for (int n = 0; n < NT; n++) {
+        float x[4][4], inverse[2];
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t top = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int f = 0; f < 2; f++) {
+                    x[i][2 * f + c] = __fmul_rn(p[n][i][2 * f + c], scale[i][f]);
+                    top = max(top, __float_as_uint(x[i][2 * f + c]) & 0x7fffffffu);
+                }
+            uint32_t unit = unit_below(column_top(top));
+            if (unit < 0x08000000u) unit = 0x3f800000u; // so small that nothing is left
+            inverse[c] = __fmul_rn(__uint_as_float(0x7f000000u - unit), WEIGHT_ONE);
+            w.unit[n][c] = __fmul_rn(__uint_as_float(unit), 1.0f / WEIGHT_ONE);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t turned[2];
 #pragma unroll
             for (int f = 0; f < 2; f++) {
-                const float each = __fmul_rn(scale[i][f], inverse);
-                const int x = __float2int_rn(__fmul_rn(p[n][i][2 * f], each));
-                const int y = __float2int_rn(__fmul_rn(p[n][i][2 * f + 1], each));
-                turned[f] = transpose8(permute((uint32_t)x, (uint32_t)y, 0x5410u));
+                const int a = __float2int_rn(__fmul_rn(x[i][2 * f], inverse[0]));
+                const int b = __float2int_rn(__fmul_rn(x[i][2 * f + 1], inverse[1]));
+                turned[f] = transpose8(permute((uint32_t)a, (uint32_t)b, 0x5410u));
             }
             w.hi[n][i][0] = permute(turned[0], turned[1], 0x7531u);
             w.hi[n][i][1] = permute(turned[0], turned[1], 0x6420u);
         }
+    }
 }
 
 template <uint32_t C, int D, int NT, bool LOW>
@@ -621,7 +647,7 @@ __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t slot,
 #pragma unroll
                 for (int c = 0; c < 4; c++)
                     to.o[n][k][j][c] =
-                        __fmul_rn(__int2float_rn(256 * high[c] + rest[c]), w.unit);
+                        __fmul_rn(__int2float_rn(256 * high[c] + rest[c]), w.unit[n][c & 1]);
             }
         }
     }
