@@ -16,7 +16,8 @@
  *     st = sheaf_device_close(gpu);                // sheaf/pool.h
  *
  * Order. Every copy that the pool makes by itself (copy-on-write, compaction, what the host
- * writes or reads) is queued on the device's stream. Kernels in the same stream therefore see it,
+ * writes or reads) is queued on the device's stream. Kernels in the same stream therefore see it
+ * (sheaf/cuda_attn.h: what a step reads must be in place before it is planned),
  * and a block freed while such kernels still read it may be taken again at once: what is written
  * to it comes later in the stream. Work in another stream is ordered by hand: sheaf_cuda_fence
  * after it and sheaf_pool_release_after with that fence, sheaf_cuda_wait before it. A slab that

@@ -102,11 +102,11 @@ SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowe
  * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. Items of one
  * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
  * of the item alone. K and V of positions before an item's first query must be in place on the stream
- * by then: what is queued later (copies, restores, other writes than `append`s of the step's own
- * positions) may be missed by `run`, which reads them ahead of the kernel before it. A second call with
- * the same or smaller sizes allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that
+ * by then, written by whatever was queued before: `run` may read them ahead of the kernel before it, so
+ * nothing but `append` may write between the two, and no item may see what is appended for another item
+ * of the step. A second call with the same or smaller sizes allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that
  * differ, lack what a query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
- * rows of blocks, 2^29 items, or more units than a launch has blocks; SHEAF_E_NO_MEMORY;
+ * rows of blocks, 2^29 items, or 2^31 units times heads; SHEAF_E_NO_MEMORY;
  * SHEAF_E_DEVICE: nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,
@@ -117,7 +117,8 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
  *   q:   [sum of n_queries, n_q_heads, key_dim] of io_dtype, on the GPU, 16-byte aligned
  *   out: [sum of n_queries, n_q_heads, value_dim] of io_dtype, every element written; not over q
  * report: may be null. SHEAF_E_PLAN: nothing is planned, or the view is not of the planned
- * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read. SHEAF_E_INVALID: q or out
+ * geometry. SHEAF_E_UNSUPPORTED: codecs that the path does not read, or a driver that makes no tensor
+ * maps (before CUDA 12). SHEAF_E_INVALID: q or out
  * not aligned. SHEAF_E_DEVICE. Its kernels let the next one on the stream start early: one that is
  * launched with programmatic serialization after them must wait (griddepcontrol.wait) for them. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_run(sheaf_cuda_plan *plan,

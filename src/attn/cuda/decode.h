@@ -6,8 +6,8 @@
  *     chunk   4 leaves merged in ascending order
  *     span    4 chunks (1024 positions) merged in ascending order
  *     result  its spans merged in ascending order, then the sink
- *     unit    the leaves of one item in one chunk or one span: what a block of four warps (a team)
- *             computes for one KV head, a leaf or a chunk each warp
+ *     unit    the leaves of one item in one chunk or one span: what four warps (a team) compute for
+ *             one KV head, a leaf or a chunk each warp
  *     part    a unit's sums, left in the workspace where an item has several; who leaves the last one
  *             merges them
  *     set     items whose first spans lie in the same rows: read once for all of them
@@ -81,7 +81,8 @@ typedef struct sheaf__cuda_decode {
     const sheaf__cuda_prefix_unit *prefix_units;
     const uint32_t *members;
     uint32_t *arrived; /* [n_merges][n_q_heads]: units that have left parts; at last 0 again */
-    uint32_t *taken;   /* units taken, beside those that are dealt; at last 0 again */
+    uint32_t
+        *taken; /* times that somebody asked for one more unit, which is once a unit; then 0 */
     uint64_t signs[4]; /* of turbo4's rotation */
     float scale, softcap;
     uint32_t n_units, n_merges, n_prefix_units;

@@ -175,7 +175,7 @@ __device__ __forceinline__ uint32_t unit_words(const sheaf__cuda_decode &in, uin
 __device__ __forceinline__ uint32_t merge_words(const sheaf__cuda_decode &in, uint32_t merge,
                                                 uint32_t words, int lane)
 {
-    if (lane < 8 || lane >= 16 || merge == SHEAF__CUDA_NO_MERGE) return words;
+    if (lane < 8 || lane >= 16 || merge >= in.n_merges) return words;
     return __ldg(reinterpret_cast<const uint32_t *>(in.merges + merge) + lane - 8);
 }
 
@@ -223,8 +223,9 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
         for (uint32_t i = 0; i < each; i++) {
             if (i + 1 < each)
                 s.look_ahead(in, e, e.mine.begin + i + 1);
-            else if (looked = each != 1 && number < tasks; looked)
-                s.look_first(in, unit_of(words), lane);
+            else
+                looked = each != 1 && number < tasks; // the next one's number by now
+            if (i + 1 == each && looked) s.look_first(in, unit_of(words), lane);
             s.template leaf<false>(in, from, e, e.mine.begin + i, t.kv_head, lane);
             if (i + 1 < each) s.advance();
             if (i == 0) {

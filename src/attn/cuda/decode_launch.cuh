@@ -38,7 +38,8 @@ static bool map_layer(CUtensorMap *map, const sheaf__cuda_decode &in, bool value
 template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
-    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3), "decode.h says otherwise");
+    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3) && host_agrees<C, D>(4),
+                  "decode.h says otherwise");
     const uint32_t tiles = (in.group + 7) / 8;
     const bool early = in.overlap != 0;
     CUtensorMap map_k, map_v;
@@ -66,7 +67,8 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 template <uint32_t C>
 static cudaError_t run_codec(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
-    // f16 holds P well enough for any output, and queries in two parts cost next to nothing
+    // f16 holds P well enough for any output, and queries in two parts cost next to nothing; int8 and
+    // turbo4 are multiplied as bytes
     if constexpr (C == BF16) {
         if (in.io_dtype == BF16 && in.dim == 64) return run<C, 64, false>(in, stream);
         if (in.io_dtype == BF16 && in.dim == 128) return run<C, 128, false>(in, stream);

@@ -124,15 +124,12 @@ __device__ __forceinline__ uint32_t load4(uint32_t a)
     return x;
 }
 
-// 4, 8 or 16 bytes, the rest 0.
+// 8 or 16 bytes, the rest 0.
 template <int BYTES> __device__ __forceinline__ uint4 load_up_to_16(uint32_t a)
 {
     if constexpr (BYTES == 16) return load16(a);
     uint4 x = make_uint4(0, 0, 0, 0);
-    if constexpr (BYTES == 8)
-        asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(a));
-    else if constexpr (BYTES == 4)
-        x.x = load4(a);
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(a));
     return x;
 }
 

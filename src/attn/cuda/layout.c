@@ -23,6 +23,7 @@
 #define FEW_CHUNKS      1 /* of an item: it is cut into chunks; and of turbo4, which */
 #define FEW_OF_TURBO4   2 /* waits for products more than for memory */
 #define MAX_SLOTS       4 /* of a ring */
+#define MOST_SLOTS      8 /* that it has barriers for */
 
 /* Items whose first spans lie in the same rows. */
 struct sheaf__cuda_set {
@@ -189,6 +190,8 @@ static uint32_t slots_of(const sheaf__cuda_shape *shape, bool chunks)
     uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
     uint32_t slots = chunks || shape->codec > SHEAF_CODEC_BF16 ? MAX_SLOTS : 2;
     if (shape->tuning.slots != 0) slots = shape->tuning.slots;
+    if (slots > MOST_SLOTS) slots = MOST_SLOTS;
+    if (slots < 2) slots = 2;
     while (slots > 2 && teams * sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) >
                             SHEAF__CUDA_MAX_SHARED)
         slots--;
@@ -280,7 +283,7 @@ static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *
 void sheaf__cuda_layout_clear(sheaf__cuda_layout *l)
 {
     l->n_units = l->n_merges = l->n_prefix_units = l->n_members = l->n_sets = 0;
-    l->n_items = l->n_found = l->slots = l->overlap = 0;
+    l->n_items = l->n_found = l->slots = l->overlap = l->all_chunks = 0;
     l->n_parts = l->prefix_tokens = 0;
 }
 

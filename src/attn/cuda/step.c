@@ -165,7 +165,7 @@ static sheaf_status cut_decode(sheaf__cuda_step *step, sheaf__memory *memory,
     };
     SHEAF__TRY(sheaf__cuda_layout_set(&step->layout, memory, &step->shape, step->items, views,
                                       n_items));
-    /* a unit's tiles of 8 query heads are blocks of their own */
+    /* a unit is a task for each KV head and 8 query heads; kernels count them in 32 bits */
     SHEAF__TRY(check_blocks(step->layout.n_units,
                             o->n_kv_heads * ((o->n_q_heads / o->n_kv_heads + 7ull) / 8)));
     SHEAF__TRY(check_blocks(step->layout.n_prefix_units, o->n_kv_heads));

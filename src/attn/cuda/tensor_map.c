@@ -32,6 +32,7 @@ static encode_fn *encoder(void)
 bool sheaf__cuda_map_tiles(CUtensorMap *map, const sheaf__cuda_tiles *t)
 {
     const cuuint64_t dims[4] = {t->token_bytes, t->block_tokens, t->n_heads, MAX_ROWS};
+    // NVIDIA asks that each be a multiple of the one before; drivers do not, where a segment has scales
     const cuuint64_t strides[3] = {t->token_bytes, t->head_stride, t->row_stride};
     const cuuint32_t box[4] = {t->width, t->tokens, 1, 1}, steps[4] = {1, 1, 1, 1};
     const CUtensorMapSwizzle swizzle = t->width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B

@@ -219,6 +219,10 @@ void run_block(uint32_t n_threads)
         if (stuck) give_up();
     }
     while (!copies.empty()) finish_copy(0);
+    if (!stores.empty()) {
+        fprintf(stderr, "block %u: nobody has waited for a store\n", block.x);
+        abort();
+    }
 }
 
 } // namespace

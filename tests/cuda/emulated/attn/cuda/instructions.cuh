@@ -242,8 +242,7 @@ inline uint4 load16(uint32_t a)
 
 template <int BYTES> uint4 load_up_to_16(uint32_t a)
 {
-    uint4 x = {load4(a), 0, 0, 0};
-    if (BYTES >= 8) x.y = load4(a + 4);
+    uint4 x = {load4(a), load4(a + 4), 0, 0};
     if (BYTES == 16) x.z = load4(a + 8), x.w = load4(a + 12);
     return x;
 }
