@@ -97,17 +97,18 @@ SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_create(const sheaf_attn_option
                                                          sheaf_error *err);
 SHEAF_API void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan); /* null is allowed */
 
-/* Lays out the work of one step, finds which items share their first blocks, and queues one copy
- * of its tables to the GPU. views: [n_items], host structs with host rows, copied; of one pool's
- * group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone. Items of one
- * query are decoded, the others take the prefill kernels, in any mixture: an item's bits are those
- * of the item alone. K and V of positions before an item's first query must be in place on the stream
- * by then, written by whatever was queued before: `run` may read them ahead of the kernel before it, so
- * nothing but `append` may write between the two, and no item may see what is appended for another item
- * of the step. A second call with the same or smaller sizes allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that
- * differ, lack what a query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
- * rows of blocks, 2^29 items, or 2^31 units times heads; SHEAF_E_NO_MEMORY;
- * SHEAF_E_DEVICE: nothing is planned then. */
+/* Lays out the work of one step, finds which items share their first blocks, and queues one
+ * copy of its tables to the GPU. views: [n_items], host structs with host rows, copied; of one
+ * pool's group and layer, so that they differ in rows, n_rows, first_block and n_tokens alone.
+ * Items of one query are decoded, the others take the prefill kernels, in any mixture: an
+ * item's bits are those of the item alone. K and V of positions before an item's first query
+ * must be in place on the stream by then, written by whatever was queued before: `run` may read
+ * them ahead of the kernel before it, so nothing but `append` may write between the two, and no
+ * item may see what is appended for another item of the step. A second call with the same or
+ * smaller sizes allocates nothing. O(rows). SHEAF_E_INVALID, SHEAF_E_PLAN: views that differ,
+ * lack what a query sees, or end before n_tokens; SHEAF_E_OVERFLOW: 2^31 rows of queries, 2^32
+ * rows of blocks, 2^29 items, or 2^31 units times heads; SHEAF_E_NO_MEMORY; SHEAF_E_DEVICE:
+ * nothing is planned then. */
 SHEAF_API SHEAF_WARN sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan,
                                                         const sheaf_attn_item *items,
                                                         const sheaf_kv_view *views,

@@ -157,10 +157,10 @@ struct busy_warps {
     }
 };
 
-// Leaves parts of some heads, which lie at `from` in shared memory. They are in the second cache before
-// they are counted, as the copy's end says, and are read from there. Hopper does so; PTX promises it only
-// with fences, which take 8 us each while memory is busy. Bit i of the result: of head + i it was the last
-// part, and all can be read.
+// Leaves parts of some heads, which lie at `from` in shared memory. They are in the second
+// cache before they are counted, as the copy's end says, and are read from there. Hopper does
+// so; PTX promises it only with fences, which take 8 us each while memory is busy. Bit i of the
+// result: of head + i it was the last part, and all can be read.
 template <int D>
 __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, uint32_t from,
                                                 uint64_t part, uint32_t merge, uint32_t n_units,
