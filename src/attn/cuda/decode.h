@@ -81,8 +81,7 @@ typedef struct sheaf__cuda_decode {
     const sheaf__cuda_prefix_unit *prefix_units;
     const uint32_t *members;
     uint32_t *arrived; /* [n_merges][n_q_heads]: units that have left parts; at last 0 again */
-    uint32_t
-        *taken; /* times that somebody asked for one more unit, which is once a unit; then 0 */
+    uint32_t *taken;   /* requests for one more unit, as many as units; at last 0 again */
     uint64_t signs[4]; /* of turbo4's rotation */
     float scale, softcap;
     uint32_t n_units, n_merges, n_prefix_units;

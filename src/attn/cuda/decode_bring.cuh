@@ -190,9 +190,9 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
     uint32_t number = team * gridDim.x + blockIdx.x, n = 0;
     uint32_t words = unit_words(in, number, lane);
     words = merge_words(in, __shfl_sync(ALL, words, 6), words, lane);
-    uint32_t after =
-        in.dealt ? unit_words(in, number + dealt, lane) : 0; // of the unit after it
-    bool looked = false;                                     // ahead, at the unit's first leaf
+    // Of the unit after it, where that is known.
+    uint32_t after = in.dealt ? unit_words(in, number + dealt, lane) : 0;
+    bool looked = false; // ahead, at the unit's first leaf
     for (; number < tasks; n++) {
         const task t(in, number);
         const sheaf__cuda_unit unit = unit_of(words);
@@ -221,13 +221,12 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
         if (lane == 0) next = dealt + atomicInc(in.taken, tasks - 1);
         tell(memory, n, words, t, true, lane);
         for (uint32_t i = 0; i < each; i++) {
-            if (i + 1 < each)
-                s.look_ahead(in, e, e.mine.begin + i + 1);
-            else
-                looked = each != 1 && number < tasks; // the next one's number by now
-            if (i + 1 == each && looked) s.look_first(in, unit_of(words), lane);
+            const bool ends = i + 1 == each;
+            looked = ends && each != 1 && number < tasks; // the next one's number by now
+            if (!ends) s.look_ahead(in, e, e.mine.begin + i + 1);
+            if (looked) s.look_first(in, unit_of(words), lane);
             s.template leaf<false>(in, from, e, e.mine.begin + i, t.kv_head, lane);
-            if (i + 1 < each) s.advance();
+            if (!ends) s.advance();
             if (i == 0) {
                 number = __shfl_sync(ALL, next, 0);
                 words = unit_words(in, number, lane);
