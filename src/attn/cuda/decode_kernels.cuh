@@ -167,10 +167,10 @@ __device__ __forceinline__ void load_query(const sheaf__cuda_decode &in, int64_t
     for (int i = 0; i < D / 32; i++) x[i] = 0.0f;
 }
 
-// Prepares it. to: [D] floats; scale: what its scores are multiplied by. One warp.
+// Prepares it where it is; the result: what its scores are multiplied by. One warp.
 template <uint32_t C, int D>
-__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
-                                            int lane, float *to, float *scale)
+__device__ __forceinline__ float scale_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
+                                             int lane)
 {
     constexpr int E = D / 32;
     if constexpr (C == TURBO4) {
@@ -191,10 +191,21 @@ __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float 
         if (exponent == 0x7fc00000u) inverse = 0.0f; // the scale says that it is no number
     }
 #pragma unroll
-    for (int i = 0; i < E; i++) to[lane * E + i] = x[i] * inverse;
+    for (int i = 0; i < E; i++) x[i] *= inverse;
     if constexpr (!shape<C, D>::RAW) unit = __fdiv_rn(unit, QUERY_ONE);
-    if (lane == 0)
-        *scale = __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
+    return __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
+}
+
+// The same, to be read by others. to: [D] floats.
+template <uint32_t C, int D>
+__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
+                                            int lane, float *to, float *scale)
+{
+    constexpr int E = D / 32;
+    const float by = scale_query<C, D>(in, x, lane);
+#pragma unroll
+    for (int i = 0; i < E; i++) to[lane * E + i] = x[i];
+    if (lane == 0) *scale = by;
 }
 
 // Four numbers of a query as high and low bytes.

@@ -4,6 +4,7 @@
 
 #include "attn/cuda/decode_prefix.cuh"
 #include "attn/cuda/decode_team.cuh"
+#include "attn/cuda/decode_wide.cuh"
 #include "attn/cuda/launch.cuh"
 #include "attn/cuda/tensor_map.h"
 
@@ -36,6 +37,25 @@ static bool map_layer(CUtensorMap *map, const sheaf__cuda_decode &in, bool value
 }
 
 template <uint32_t C, int D, bool PRECISE>
+static cudaError_t run_prefixes(const sheaf__cuda_decode &in, const CUtensorMap &map_k,
+                                const CUtensorMap &map_v, cudaStream_t stream)
+{
+    using S = shape<C, D>;
+    const uint32_t blocks = in.n_prefix_units * in.n_kv_heads;
+    const bool early = in.overlap != 0;
+    if constexpr (S::RAW && D != 256) {
+        static_assert(sheaf__cuda_prefix_rows(D) == WIDE_GROUPS * WIDE_ROWS, "they are cut so");
+        return launch(decode_wide<C, D, PRECISE>, blocks, dim3(WIDE_THREADS),
+                      wide<C, D, PRECISE>::BYTES, stream, early, in, map_k, map_v);
+    } else {
+        constexpr uint32_t slots = (D == 256 ? 2 : 4) * S::HALVES;
+        static_assert(prefix_bytes<C, D>(slots) <= SHEAF__CUDA_MAX_SHARED, "no room");
+        return launch(decode_prefix<C, D, PRECISE>, blocks, dim3(32 * PREFIX_WARPS),
+                      prefix_bytes<C, D>(slots), stream, early, in, map_k, map_v, slots);
+    }
+}
+
+template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
     static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3) && host_agrees<C, D>(4),
@@ -48,13 +68,8 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
     sheaf__cuda_decode units = in;
     units.waits = early ? SHEAF__CUDA_WAITS_FIRST : SHEAF__CUDA_WAITS_NEVER;
     if (in.n_prefix_units != 0) {
-        constexpr uint32_t slots = (D == 256 ? 2 : 4) * shape<C, D>::HALVES;
-        static_assert(prefix_bytes<C, D>(slots) <= SHEAF__CUDA_MAX_SHARED, "no room");
         if (early) units.waits = SHEAF__CUDA_WAITS_LAST;
-        cudaError_t error =
-            launch(decode_prefix<C, D, PRECISE>, in.n_prefix_units * in.n_kv_heads,
-                   dim3(32 * PREFIX_WARPS), prefix_bytes<C, D>(slots), stream, early, in, map_k,
-                   map_v, slots);
+        cudaError_t error = run_prefixes<C, D, PRECISE>(in, map_k, map_v, stream);
         if (error != cudaSuccess) return error;
     }
     constexpr int TEAMS = shape<C, D>::TEAMS;

@@ -366,22 +366,35 @@ struct seen {
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// c tanh(x / c), times LOG2E, of all; apart, so that its code does not lie among what always
-// runs.
+// c tanh(x / c), times LOG2E.
+struct soft_cap {
+    float inner, outer;
+
+    __device__ __forceinline__ explicit soft_cap(float c)
+    {
+        inner = __fdiv_rn(2.0f * LOG2E, c);
+        outer = __fmul_rn(c, LOG2E);
+    }
+
+    __device__ __forceinline__ float of(float x) const
+    {
+        const float e = exp2_fast(__fmul_rn(x, inner));
+        const float half = reciprocal_fast(__fadd_rn(e, 1.0f));
+        return __fmul_rn(__fmaf_rn(-2.0f, half, 1.0f), outer);
+    }
+};
+
+// Of all; apart, so that its code does not lie among what always runs.
 template <int NT>
 __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
 {
-    const float inner = __fdiv_rn(2.0f * LOG2E, softcap), outer = __fmul_rn(softcap, LOG2E);
+    const soft_cap cap(softcap);
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float e = exp2_fast(__fmul_rn(s[n][i][c], inner));
-                const float half = reciprocal_fast(__fadd_rn(e, 1.0f));
-                s[n][i][c] = __fmul_rn(__fmaf_rn(-2.0f, half, 1.0f), outer);
-            }
+            for (int c = 0; c < 4; c++) s[n][i][c] = cap.of(s[n][i][c]);
 }
 
 // Products to base-2 logits. q.scale has no LOG2E where there is a soft cap.

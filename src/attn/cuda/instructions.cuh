@@ -56,7 +56,7 @@ __device__ __forceinline__ void fence_async()
 }
 
 // From shared memory; kept in the second cache rather than what is read once. bulk_wait: all that this
-// thread has stored so is there.
+// thread has stored so is there; bulk_wait_read: all up to its last bulk_commit has been read.
 __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes)
 {
     uint64_t policy;
@@ -68,9 +68,19 @@ __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t byt
         : "memory");
 }
 
-__device__ __forceinline__ void bulk_wait()
+__device__ __forceinline__ void bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+__device__ __forceinline__ void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+__device__ __forceinline__ void bulk_wait()
+{
+    bulk_commit();
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 

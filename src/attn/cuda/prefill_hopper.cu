@@ -203,7 +203,8 @@ start_weigh(float (&o)[D / 2], const uint32_t (&p)[hopper_shape<D>::KT / 16][4],
     const int KT = hopper_shape<D>::KT;
 #pragma unroll
     for (int k = 0; k < KT / 16; k++)
-        wgmma_registers<D / 2, F16>(o, p[k], wgmma_descriptor(values + k * 16 * 128, KT * 128));
+        wgmma_registers<D / 2, F16>(o, p[k], wgmma_descriptor(values + k * 16 * 128, KT * 128),
+                                    1);
     wgmma_commit();
 }
 

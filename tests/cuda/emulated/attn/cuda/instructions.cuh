@@ -204,6 +204,13 @@ inline void bulk_store(void *to, uint32_t from, uint32_t bytes)
     emulated::store_later(to, from, bytes);
 }
 
+inline void bulk_commit() {}
+
+inline void bulk_wait_read()
+{
+    emulated::finish_stores();
+}
+
 inline void bulk_wait()
 {
     emulated::finish_stores();
