@@ -167,6 +167,24 @@ __device__ __forceinline__ void load_query(const sheaf__cuda_decode &in, int64_t
     for (int i = 0; i < D / 32; i++) x[i] = 0.0f;
 }
 
+// E consecutive numbers of a query that lies in shared memory.
+template <int E>
+__device__ __forceinline__ void read_query(const unsigned char *from, uint32_t dtype, int lane,
+                                           float (&x)[E])
+{
+#pragma unroll
+    for (int i = 0; i < E; i += 2) {
+        float2 y;
+        if (dtype == F32) {
+            y = reinterpret_cast<const float2 *>(from)[(lane * E + i) / 2];
+        } else {
+            const uint32_t z = reinterpret_cast<const uint32_t *>(from)[(lane * E + i) / 2];
+            y = dtype == F16 ? unpack<true>(z) : unpack<false>(z);
+        }
+        x[i] = y.x, x[i + 1] = y.y;
+    }
+}
+
 // Prepares it where it is; the result: what its scores are multiplied by. One warp.
 template <uint32_t C, int D>
 __device__ __forceinline__ float scale_query(const sheaf__cuda_decode &in, float (&x)[D / 32],

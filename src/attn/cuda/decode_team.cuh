@@ -52,24 +52,6 @@ template <uint32_t C, int D> struct intake {
     }
 };
 
-// E consecutive numbers of a query that has come.
-template <int E>
-__device__ __forceinline__ void read_query(const unsigned char *from, uint32_t dtype, int lane,
-                                           float (&x)[E])
-{
-#pragma unroll
-    for (int i = 0; i < E; i += 2) {
-        float2 y;
-        if (dtype == F32) {
-            y = reinterpret_cast<const float2 *>(from)[(lane * E + i) / 2];
-        } else {
-            const uint32_t z = reinterpret_cast<const uint32_t *>(from)[(lane * E + i) / 2];
-            y = dtype == F16 ? unpack<true>(z) : unpack<false>(z);
-        }
-        x[i] = y.x, x[i + 1] = y.y;
-    }
-}
-
 // Prepares two of the columns where they lie.
 template <uint32_t C, int D>
 __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned char *memory,

@@ -23,12 +23,11 @@
 namespace sheaf_cuda
 {
 
-constexpr uint32_t NO_QUERY = 0xffffffffu;
 constexpr int WIDE_ROWS = 64, WIDE_GROUPS = 2;
 constexpr int WIDE_THREADS = 128 * (WIDE_GROUPS + 1);
 
 // In shared memory, from an address aligned to 1024 bytes: barriers (full K, full V, empty K, empty
-// V, [STAGES] each), what scores of the rows are multiplied by, queries [WIDE_GROUPS][high, low], K and V
+// V, [STAGES] each; queries have come, [WIDE_GROUPS]), what scores of the rows are multiplied by, queries [WIDE_GROUPS][high, low], K and V
 // [STAGES] each, sums of the span so far [WIDE_GROUPS], which then leave from there.
 template <uint32_t C, int D, bool PRECISE> struct wide {
     static constexpr bool LOW_QUERIES = PRECISE;
@@ -36,7 +35,7 @@ template <uint32_t C, int D, bool PRECISE> struct wide {
     static constexpr uint32_t STAGES = PRECISE ? 2 : 3;
     static constexpr uint32_t OPERAND = 64 * D * 2; // bytes of 64 rows
     static constexpr uint32_t STRIP = 64 * 128;     // of 64 numbers of them
-    static constexpr uint32_t SCALES = 128;
+    static constexpr uint32_t ASKED = 112, SCALES = 128;
     static constexpr uint32_t QUERIES = 1024;
     static constexpr uint32_t OF_GROUP = (LOW_QUERIES ? 2 : 1) * OPERAND;
     static constexpr uint32_t KEYS = QUERIES + WIDE_GROUPS * OF_GROUP;
@@ -45,7 +44,8 @@ template <uint32_t C, int D, bool PRECISE> struct wide {
     static constexpr uint32_t SPAN_BYTES = (D / 2 + 4) * 512; // of a group; and of its parts
     static constexpr uint32_t BYTES = SPANS + WIDE_GROUPS * SPAN_BYTES;
     static_assert(BYTES <= SHEAF__CUDA_MAX_SHARED, "no room");
-    static_assert(4 * 8 * STAGES <= SCALES, "no room");
+    static_assert(4 * 8 * STAGES <= ASKED && ASKED + 8 * WIDE_GROUPS <= SCALES, "no room");
+    static_assert(64 * 4 * D <= SPAN_BYTES, "no room for queries as they come");
 };
 
 // Barriers of a stage, by their shared addresses.
@@ -116,48 +116,54 @@ __device__ __forceinline__ void bring_leaves(const sheaf__cuda_decode &in, const
 
 // --- queries ---------------------------------------------------------------------------------
 
-// Sixteen rows, into the warp's part of its group's queries. rows: of the set from first_row on, n_rows
-// in all.
+// Asks for sixteen rows of q, which lie in `to` (and at its shared address) once the barrier says so, a
+// row every 4 D bytes. first: of the set; all warps of a group ask.
+template <int D>
+__device__ __forceinline__ uint32_t ask_queries(const sheaf__cuda_decode &in,
+                                                const sheaf__cuda_prefix_unit &unit,
+                                                uint32_t kv_head, uint32_t first, uint32_t to,
+                                                uint32_t full, int lane)
+{
+    const uint32_t n_rows = unit.n_members * in.group, row = first + lane;
+    const uint32_t n = first < n_rows ? min(16u, n_rows - first) : 0;
+    const uint32_t bytes = D * (in.io_dtype == F32 ? 4 : 2);
+    if (lane == 0) barrier_expect(full, n * bytes);
+    __syncwarp();
+    if (lane < (int)n) {
+        const uint32_t member = row / in.group;
+        const uint64_t query = __ldg(in.members + unit.members_at + member);
+        const uint64_t of_q =
+            query * in.n_q_heads + kv_head * in.group + row - member * in.group;
+        bulk_copy(to + lane * 4 * D, static_cast<const unsigned char *>(in.q) + of_q * bytes,
+                  bytes, full);
+    }
+    return n;
+}
+
+// Prepares n of them, and zeros for the rest of sixteen. to: of the warp's first row.
 template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ void
-bring_queries(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
-              uint32_t kv_head, uint32_t first_row, uint32_t n_rows, unsigned char *queries,
-              float *scales, int lane)
+__device__ __forceinline__ void take_rows(const sheaf__cuda_decode &in,
+                                          const unsigned char *from, uint32_t n,
+                                          unsigned char *to, float *scales, int lane)
 {
     using W = wide<C, D, PRECISE>;
     constexpr int E = D / 32;
-    const uint32_t warp = threadIdx.x / 32 % 4, mine = first_row + 16 * warp + lane;
-    uint32_t query = NO_QUERY, head = 0; // of the warp's row `lane`
-    if (lane < 16 && mine < n_rows) {
-        const uint32_t member = mine / in.group;
-        query = __ldg(in.members + unit.members_at + member);
-        head = kv_head * in.group + mine - member * in.group;
-    }
-#pragma unroll 1
-    for (int some = 0; some < 16; some += 8) {
-        float x[8][E]; // loaded before any of it is waited for
+    const int d = lane * E;
+#pragma unroll 4
+    for (uint32_t row = 0; row < 16; row++) {
+        float x[E] = {};
+        if (row < n) read_query<E>(from + row * 4 * D, in.io_dtype, lane, x);
+        const float by = scale_query<C, D>(in, x, lane);
+        if (lane == 0) scales[row] = by;
+        unsigned char *at =
+            to + d / 64 * W::STRIP + row * 128 + swizzled<128>((int)row & 7, d % 64 * 2);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t q = __shfl_sync(ALL, query, some + i);
-            const uint32_t h = __shfl_sync(ALL, head, some + i);
-            const int64_t row = q != NO_QUERY ? (int64_t)((uint64_t)q * in.n_q_heads + h) : -1;
-            load_query<D>(in, row, lane, x[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t row = 16 * warp + some + i, d = lane * E;
-            const float by = scale_query<C, D>(in, x[i], lane);
-            if (lane == 0) scales[row] = by;
-            unsigned char *to =
-                queries + d / 64 * W::STRIP + row * 128 + swizzled<128>(row & 7, d % 64 * 2);
-#pragma unroll
-            for (int e = 0; e < E; e += 2) {
-                const uint32_t high = pack<C == F16>(x[i][e], x[i][e + 1]);
-                *reinterpret_cast<uint32_t *>(to + 2 * e) = high;
-                if constexpr (W::LOW_QUERIES)
-                    *reinterpret_cast<uint32_t *>(to + W::OPERAND + 2 * e) =
-                        pack_rest<C == F16>(x[i][e], x[i][e + 1], high);
-            }
+        for (int e = 0; e < E; e += 2) {
+            const uint32_t high = pack<C == F16>(x[e], x[e + 1]);
+            *reinterpret_cast<uint32_t *>(at + 2 * e) = high;
+            if constexpr (W::LOW_QUERIES)
+                *reinterpret_cast<uint32_t *>(at + W::OPERAND + 2 * e) =
+                    pack_rest<C == F16>(x[e], x[e + 1], high);
         }
     }
 }
@@ -351,11 +357,16 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     float *scales = reinterpret_cast<float *>(all + W::SCALES) + WIDE_ROWS * group;
     const uint32_t span_at = W::SPANS + W::SPAN_BYTES * group;
     float4 *span = reinterpret_cast<float4 *>(all + span_at) + threadIdx.x % 128;
-    bring_queries<C, D, PRECISE>(in, unit, kv_head, first_row, unit.n_members * in.group,
-                                 all + W::QUERIES + group * W::OF_GROUP, scales, lane);
+    const uint32_t asked = at + W::ASKED + 8 * group, rows_at = span_at + 16 * warp * 4 * D;
+    const uint32_t n_rows =
+        ask_queries<D>(in, unit, kv_head, first_row + 16 * warp, at + rows_at, asked, lane);
     float *part = part_of_row(in, unit, D, kv_head, first_row + 16 * warp + lane, lane);
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
     if (part != nullptr) part += unit.first_span * each;
+    barrier_wait(asked, 0);
+    take_rows<C, D, PRECISE>(in, all + rows_at, n_rows,
+                             all + W::QUERIES + group * W::OF_GROUP + 16 * warp * 128,
+                             scales + 16 * warp, lane);
     fence_async();
     meet<128>(group + 1);
     const float scale[2] = {scales[own], scales[own + 8]};
@@ -367,8 +378,7 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     const uint64_t queries = wgmma_descriptor(at + W::QUERIES + group * W::OF_GROUP, 16);
     const uint64_t keys = wgmma_descriptor(at + W::KEYS, 16);
     const uint64_t values = wgmma_descriptor(at + W::VALUES, W::STRIP);
-    wide_sums<D> chunk;
-    float m[2], l[2];
+    float m[2], l[2]; // of the leaf whose weights p are
     wide_weights<W::LOW_WEIGHTS> p;
     const uint32_t n_leaves =
         (unit.end_span - unit.first_span) * (uint32_t)SHEAF__CUDA_SPAN_LEAVES;
@@ -383,13 +393,13 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
         soften_rows(s, scale, in.softcap, m, l);
         weigh_rows<C>(p, s);
     }
-    uint32_t stage = 0, phase = 0; // of the leaf whose values come next
-    for (uint32_t n = 0; n < n_leaves; n++) {
-        const bool wraps = stage + 1 == STAGES, more = n + 1 < n_leaves;
+    uint32_t stage = 0, phase = 0, n = 0; // of the leaf whose values come next
+    // Values of a leaf to o, meanwhile the scores of the next one to weights. Of the last leaf there are
+    // scores, too, of anything, and nobody wants them.
+    auto leaf = [&](float(&o)[D / 2]) {
+        const bool wraps = stage + 1 == STAGES, more = ++n < n_leaves;
         const uint32_t next = wraps ? 0 : stage + 1;
-        const float m_now[2] = {m[0], m[1]}, l_now[2] = {l[0], l[1]};
-        float s[32], o[D / 2];
-        // Of the last leaf there are scores, too, of anything, and nobody wants them.
+        float s[32];
         if (more) barrier_wait(bars.full_k(next), phase ^ (uint32_t)wraps);
         wgmma_fence();
         ask_scores<C, D, PRECISE>(s, queries, wgmma_moved(keys, next * W::OPERAND));
@@ -399,36 +409,40 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
         wgmma_pin(s);
         if (more) release(bars.empty_k(next));
         soften_rows(s, scale, in.softcap, m, l);
+        wgmma_pin(s); // before the values are waited for
         wgmma_wait<0>();
         wgmma_pin(o);
         release(bars.empty_v(stage));
         weigh_rows<C>(p, s);
-        if (n % SHEAF__CUDA_CHUNK_LEAVES != 0) {
-            merge_rows<D>(chunk, o, m_now, l_now);
-        } else {
-#pragma unroll
-            for (int i = 0; i < D / 2; i++) chunk.o[i] = o[i];
-#pragma unroll
-            for (int h = 0; h < 2; h++) chunk.m[h] = m_now[h], chunk.l[h] = l_now[h];
-        }
-        if ((n + 1) % SHEAF__CUDA_CHUNK_LEAVES == 0) {
-            const uint32_t leaf = n % SHEAF__CUDA_SPAN_LEAVES;
-            if (leaf >= SHEAF__CUDA_CHUNK_LEAVES) {
-                fold_rows<D>(chunk, span);
-            } else { // what leaves from there has been read
-                bulk_wait_read();
-                meet<128>(group + 1);
-            }
-            if (leaf != SHEAF__CUDA_SPAN_LEAVES - 1) {
-                store_rows<D>(span, chunk);
-            } else {
-                meet<128>(group + 1); // all have read what they folded
-                const uint32_t rows_at = span_at + warp * 16 * (D + 4) * 4;
-                leave_rows<D>(all + rows_at, at + rows_at, part, chunk, lane);
-                if (part != nullptr) part += each;
-            }
-        }
         stage = next, phase ^= (uint32_t)wraps;
+    };
+    for (uint32_t i = 0; i < n_leaves / SHEAF__CUDA_CHUNK_LEAVES; i++) {
+        constexpr uint32_t CHUNKS = SHEAF__CUDA_SPAN_LEAVES / SHEAF__CUDA_CHUNK_LEAVES;
+        wide_sums<D> chunk;
+#pragma unroll
+        for (int h = 0; h < 2; h++) chunk.m[h] = m[h], chunk.l[h] = l[h];
+        leaf(chunk.o);
+#pragma unroll 1
+        for (int j = 1; j < SHEAF__CUDA_CHUNK_LEAVES; j++) {
+            const float m_now[2] = {m[0], m[1]}, l_now[2] = {l[0], l[1]};
+            float o[D / 2];
+            leaf(o);
+            merge_rows<D>(chunk, o, m_now, l_now);
+        }
+        if (i % CHUNKS != 0) {
+            fold_rows<D>(chunk, span);
+        } else { // what leaves from there has been read
+            bulk_wait_read();
+            meet<128>(group + 1);
+        }
+        if (i % CHUNKS != CHUNKS - 1) {
+            store_rows<D>(span, chunk);
+        } else {
+            meet<128>(group + 1); // all have read what they folded
+            const uint32_t parts_at = span_at + warp * 16 * (D + 4) * 4;
+            leave_rows<D>(all + parts_at, at + parts_at, part, chunk, lane);
+            if (part != nullptr) part += each;
+        }
     }
     bulk_wait();
 }
@@ -453,6 +467,7 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         for (uint32_t i = 0; i < 2 * W::STAGES; i++) barrier_init(at + 8 * i, 1);
         for (uint32_t i = 2 * W::STAGES; i < 4 * W::STAGES; i++)
             barrier_init(at + 8 * i, 4 * busy);
+        for (uint32_t i = 0; i < WIDE_GROUPS; i++) barrier_init(at + W::ASKED + 8 * i, 4);
         fence_async();
     }
     __syncthreads();
