@@ -42,6 +42,7 @@ static void plan_steps(void *arg)
 {
     rig *r = arg;
     for (uint64_t i = 0; i < r->repeats; i++) {
+        r->step.ahead = r->table, r->step.ahead_bytes = r->step.places.bytes;
         if (sheaf__cuda_step_set(&r->step, &r->memory, &r->rules, r->items, r->views,
                                  r->n_items) != SHEAF_OK) {
             r->failed = true;

@@ -44,6 +44,7 @@ struct sheaf__cuda_cut {
 
 typedef struct sheaf__cuda_set set;
 typedef struct sheaf__cuda_cut cut;
+typedef uint32_t four __attribute__((vector_size(16)));
 
 static uint32_t ceil_div(uint32_t a, uint32_t b)
 {
@@ -74,27 +75,32 @@ static uint32_t spans_seen(const sheaf__cuda_item *item, const sheaf_kv_view *vi
     return c->hi / SHEAF__CUDA_SPAN;
 }
 
-/* Puts item i into a set where it shares enough. table: [2^bits] of sets, by their first row. */
+/* Puts item i into a set where it shares enough; a set is made when a second item has its first row.
+ * table: [2^bits] of items, by their first row. */
 static void join(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                  const sheaf_kv_view *views, uint32_t i, uint32_t seen)
 {
-    uint32_t bits = l->table_bits, row = views[i].rows[0],
+    uint32_t bits = l->table_bits, row = views[i].rows[0], first,
              at = (row * 2654435769u) >> (32 - bits);
-    while (l->table[at] != NONE && views[l->sets[l->table[at]].leader].rows[0] != row)
+    while ((first = l->table[at]) != NONE && views[first].rows[0] != row)
         at = (at + 1) & ((1u << bits) - 1);
-    if (l->table[at] == NONE) {
-        l->table[at] = l->n_sets;
-        l->cuts[i].set = l->n_sets;
-        l->sets[l->n_sets++] = (set){.leader = i, .spans = seen, .n_members = 1};
+    if (first == NONE) {
+        l->table[at] = i;
         return;
     }
-    set *s = &l->sets[l->table[at]];
+    cut *leader = &l->cuts[first];
+    if (leader->set == NONE) {
+        leader->set = l->n_sets;
+        l->sets[l->n_sets++] =
+            (set){.leader = first, .spans = leader->hi / SHEAF__CUDA_SPAN, .n_members = 1};
+    }
+    set *s = &l->sets[leader->set];
     uint32_t alike =
-        spans_alike(shape, &views[s->leader], &views[i], seen < s->spans ? seen : s->spans);
+        spans_alike(shape, &views[first], &views[i], seen < s->spans ? seen : s->spans);
     if (alike < l->least_spans || (s->n_members > 1 && alike < s->spans / 2)) return;
     s->spans = alike;
     s->n_members++;
-    l->cuts[i].set = l->table[at];
+    l->cuts[i].set = leader->set;
 }
 
 /* Blocks of the query rows of a set, a multiprocessor each at once. */
@@ -162,24 +168,6 @@ static sheaf_status begin_sets(sheaf__cuda_layout *l, sheaf__memory *memory, uin
     return SHEAF_OK;
 }
 
-/* Finds the sets; afterwards each cut has its set, or NONE. */
-static sheaf_status find_sets(sheaf__cuda_layout *l, sheaf__memory *memory,
-                              const sheaf__cuda_shape *shape, const sheaf__cuda_item *items,
-                              const sheaf_kv_view *views, uint32_t n_items)
-{
-    uint32_t members = shape->prefix_min != 0 ? 2 : DEFAULT_MEMBERS;
-    l->least_spans =
-        ceil_div(shape->prefix_min != 0 ? shape->prefix_min : DEFAULT_PREFIX, SHEAF__CUDA_SPAN);
-    if (n_items < members) return SHEAF_OK;
-    for (uint32_t i = 0; i < n_items; i++) {
-        uint32_t seen = spans_seen(&items[i], &views[i], &l->cuts[i]);
-        if (seen < l->least_spans) continue;
-        if (l->n_sets == 0) SHEAF__TRY(begin_sets(l, memory, n_items));
-        join(l, shape, views, i, seen);
-    }
-    return place_sets(l, shape, members);
-}
-
 /* --- items -------------------------------------------------------------------------------- */
 
 /* Slots of a ring. For chunks, a leaf each warp, as many as all teams of a multiprocessor have room
@@ -213,10 +201,16 @@ static void set_leaves(cut *c, uint32_t first)
     c->end_leaf = end > first ? end : first;
 }
 
-/* What the items see, as if none shared anything. */
-static void see_items(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                      const sheaf__cuda_item *items, uint32_t n_items)
+/* What the items see, as if none shared anything, and the sets that they make; each cut has its set, or
+ * NONE. */
+static sheaf_status see_items(sheaf__cuda_layout *l, sheaf__memory *memory,
+                              const sheaf__cuda_shape *shape, const sheaf__cuda_item *items,
+                              const sheaf_kv_view *views, uint32_t n_items)
 {
+    const uint32_t least = shape->prefix_min != 0 ? shape->prefix_min : DEFAULT_PREFIX;
+    const uint32_t members = shape->prefix_min != 0 ? 2 : DEFAULT_MEMBERS;
+    bool begun = false;
+    l->least_spans = ceil_div(least, SHEAF__CUDA_SPAN);
     for (uint32_t i = 0; i < n_items; i++) {
         cut *c = &l->cuts[i];
         uint32_t lo, hi;
@@ -224,8 +218,14 @@ static void see_items(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
         c->lo = lo, c->hi = hi;
         set_leaves(c, lo / SHEAF__CUDA_LEAF);
         c->set = NONE;
-        c->n_units = c->n_parts = c->shift = 0;
+        if (n_items < members) continue;
+        uint32_t seen = spans_seen(&items[i], &views[i], c);
+        if (seen < l->least_spans) continue;
+        if (!begun) SHEAF__TRY(begin_sets(l, memory, n_items));
+        begun = true;
+        join(l, shape, views, i, seen);
     }
+    return l->n_sets != 0 ? place_sets(l, shape, members) : SHEAF_OK;
 }
 
 /* Takes what sets compute from their members. */
@@ -246,29 +246,36 @@ static void take_prefixes(sheaf__cuda_layout *l)
 static bool is_small(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                      const sheaf__cuda_item *items)
 {
-    uint64_t spans = 0, heads = shape->n_kv_heads;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        if (items[i].n_queries == 1) spans += units_of(&l->cuts[i], SPAN_SHIFT);
-    return 2 * spans * heads * ceil_div(shape->n_q_heads / shape->n_kv_heads, 8) <
-           shape->n_processors;
+    const uint64_t heads = shape->n_kv_heads;
+    const uint64_t each = 2 * heads * ceil_div(shape->n_q_heads / shape->n_kv_heads, 8);
+    uint64_t spans = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        if (items[i].n_queries != 1) continue;
+        spans += units_of(&l->cuts[i], SPAN_SHIFT);
+        if (spans * each >= shape->n_processors) return false;
+    }
+    return true;
 }
 
 /* Counts the units, parts and merges of the items. */
 static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
                                 const sheaf__cuda_item *items)
 {
-    const bool small = is_small(l, shape, items);
-    const uint32_t few = shape->codec == SHEAF_CODEC_TURBO4 ? FEW_OF_TURBO4 : FEW_CHUNKS;
+    const uint32_t each = shape->tuning.each;
+    const bool small = each != 0 ? each == 1 : is_small(l, shape, items);
+    const uint32_t few = each != 0                            ? 0
+                         : shape->codec == SHEAF_CODEC_TURBO4 ? FEW_OF_TURBO4
+                                                              : FEW_CHUNKS;
     uint64_t n_units = 0;
     l->all_chunks = 1;
     for (uint32_t i = 0; i < l->n_items; i++) {
         if (items[i].n_queries != 1) continue;
         cut *c = &l->cuts[i];
         bool chunks = small || units_of(c, CHUNK_SHIFT) <= few;
-        if (shape->tuning.each != 0) chunks = shape->tuning.each == 1;
         c->shift = chunks ? CHUNK_SHIFT : SPAN_SHIFT;
         if (!chunks) l->all_chunks = 0;
         c->n_units = units_of(c, c->shift);
+        c->n_parts = 0;
         n_units += c->n_units;
         if (c->n_units == 1 && c->set == NONE) continue;
         c->n_parts = c->end_leaf != c->first_leaf ? c->n_units : 0;
@@ -296,8 +303,7 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     void *cuts = l->cuts;
     SHEAF__TRY(sheaf__memory_grow(memory, &cuts, &l->cut_capacity, n_items, sizeof *l->cuts));
     l->cuts = cuts;
-    see_items(l, shape, items, n_items);
-    SHEAF__TRY(find_sets(l, memory, shape, items, views, n_items));
+    SHEAF__TRY(see_items(l, memory, shape, items, views, n_items));
     l->n_items = n_items;
     if (l->n_found != 0) take_prefixes(l);
     l->overlap = shape->tuning.overlap != 2;
@@ -340,23 +346,23 @@ static void write_sets(const sheaf__cuda_layout *l, const sheaf__cuda_shape *sha
     }
 }
 
-/* The units of a cut, ascending: all but the first begin at multiples of their leaves. */
+/* The units of a cut, ascending: all but the first begin at multiples of their leaves. Each is written
+ * by halves of 16 bytes, of which the first is the same for all. */
 static sheaf__cuda_unit *write_units(const sheaf__cuda_item *item, const cut *c, uint32_t merge,
                                      sheaf__cuda_unit *to)
 {
-    const uint32_t leaves = 1u << c->shift;
-    const uint32_t rows_at = item->rows_at - item->first_block;
+    const uint32_t leaves = 1u << c->shift, part_each = leaves / SHEAF__CUDA_WARPS;
+    const uint32_t end = ((c->first_leaf >> c->shift) + 1) << c->shift;
     const sheaf__cuda_unit *past = to + c->n_units;
-    uint32_t part_each = leaves / SHEAF__CUDA_WARPS, first = c->first_leaf;
-    uint32_t end = ((first >> c->shift) + 1) << c->shift;
-    for (; to < past; to++, part_each += 8) {
-        to->rows_at = rows_at, to->lo = c->lo;
-        to->hi = c->hi, to->query = item->query_at;
-        to->first_leaf = first, to->end_leaf = end;
-        to->merge = merge, to->part_each = part_each;
-        first = end;
-        end += leaves;
+    const four same = {item->rows_at - item->first_block, c->lo, c->hi, item->query_at};
+    const four next = {leaves, leaves, 0, 8};
+    four own = {end - leaves, end, merge, part_each};
+    for (sheaf__cuda_unit *unit = to; unit < past; unit++, own += next) {
+        memcpy(&unit->rows_at, &same, sizeof same);
+        memcpy(&unit->first_leaf, &own, sizeof own);
     }
+    to->first_leaf = c->first_leaf;
+    to += c->n_units;
     to[-1].end_leaf = c->end_leaf;
     return to;
 }

@@ -1,10 +1,12 @@
 /* attn/cuda/plan.c - a step of the GPU planned, and its layers queued.
  *
  * One table holds all that kernels read of a step (step.h); it is written into pinned memory and travels
- * by one copy. A pinned copy is written again only when the upload before has left it.
+ * by one copy. A pinned copy is written again only when the upload before has left it. What kernels
+ * write, parts and counters, does not travel.
  */
 #include "attn/cuda/plan.h"
 
+#include <cuda.h>
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +25,10 @@ static sheaf_status grow_table(sheaf_cuda_plan *plan, uint64_t bytes, void *stre
 {
     if (bytes <= plan->table_capacity) return SHEAF_OK;
     uint64_t grown = sheaf__max_u64(bytes, 2 * plan->table_capacity);
-    uint32_t n_copies = grown <= SHEAF__CUDA_SMALL_TABLE ? SHEAF__CUDA_COPIES : 2;
+    if (grown < SHEAF__CUDA_LEAST_TABLE) grown = SHEAF__CUDA_LEAST_TABLE;
+    uint64_t half =
+        sheaf__min_u64(SHEAF__CUDA_STAGING / 2 / grown, SHEAF__CUDA_MOST_COPIES / 2);
+    uint32_t n_copies = 2 * (uint32_t)sheaf__max_u64(half, 1);
     void *table = NULL, *staging = NULL;
     SHEAF__TRY(sheaf__cuda_status(cudaStreamSynchronize(stream), "tables", NULL));
     SHEAF__TRY(sheaf__cuda_status(cudaMalloc(&table, grown), "tables", NULL));
@@ -58,6 +63,28 @@ static sheaf_status grow_parts(sheaf_cuda_plan *plan, uint64_t n_parts, void *st
     return SHEAF_OK;
 }
 
+/* Counters are set to zero here alone: kernels find them so and leave them so. */
+static sheaf_status grow_counters(sheaf_cuda_plan *plan, uint64_t n, void *stream)
+{
+    if (n <= plan->n_counters) return SHEAF_OK;
+    n = sheaf__max_u64(n, 2 * plan->n_counters);
+    const uint64_t bytes = n * sizeof *plan->counters;
+    void *counters = NULL;
+    SHEAF__TRY(sheaf__cuda_status(cudaMalloc(&counters, bytes), "counters", NULL));
+    sheaf_status status =
+        sheaf__cuda_status(cudaMemsetAsync(counters, 0, bytes, stream), "counters", NULL);
+    if (status == SHEAF_OK)
+        status = sheaf__cuda_status(cudaStreamSynchronize(stream), "counters", NULL);
+    if (status != SHEAF_OK) {
+        (void)cudaFree(counters);
+        return status;
+    }
+    (void)cudaFree(plan->counters);
+    plan->counters = counters;
+    plan->n_counters = n;
+    return SHEAF_OK;
+}
+
 static sheaf__cuda_rules rules_of(const sheaf_cuda_plan *plan)
 {
     return (sheaf__cuda_rules){
@@ -76,7 +103,9 @@ static sheaf_status take_room(sheaf_cuda_plan *plan)
     sheaf__cuda_room room;
     SHEAF__TRY(
         sheaf__cuda_step_room(&rules, plan->cuda.max_items, plan->cuda.max_tokens, &room));
+    plan->step.row_room = room.n_rows;
     SHEAF__TRY(grow_table(plan, room.table_bytes, NULL));
+    SHEAF__TRY(grow_counters(plan, room.n_counters, NULL));
     return grow_parts(plan, room.n_parts, NULL);
 }
 
@@ -156,6 +185,7 @@ void sheaf_cuda_plan_destroy(sheaf_cuda_plan *plan)
     if (plan == NULL) return;
     (void)cudaFree(plan->sinks);
     (void)cudaFree(plan->parts);
+    (void)cudaFree(plan->counters);
     (void)cudaFree(plan->table); /* waits for all that still reads it */
     (void)cudaFreeHost(plan->staging);
     for (int half = 0; half < 2; half++)
@@ -172,20 +202,72 @@ void sheaf__cuda_plan_tune(sheaf_cuda_plan *plan, const sheaf__cuda_tuning *tuni
 
 /* --- planning ------------------------------------------------------------------------------ */
 
-/* Writes the table into the next pinned copy and queues its upload. */
-static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, void *stream)
+static unsigned char *next_copy(const sheaf_cuda_plan *plan)
 {
-    const uint64_t bytes = plan->step.places.bytes;
-    SHEAF__TRY(grow_table(plan, bytes, stream));
+    return plan->staging + plan->copy * plan->table_capacity;
+}
+
+/* Waits until the next pinned copy may be written, and gives it to the step. */
+static sheaf_status look_ahead(sheaf_cuda_plan *plan)
+{
+    plan->step.ahead = NULL;
+    if (plan->staging == NULL) return SHEAF_OK;
     const uint32_t half = plan->n_copies / 2, copy = plan->copy;
     if (copy % half == 0) /* written last one round ago */
         SHEAF__TRY(
             sheaf__cuda_status(cudaEventSynchronize(plan->left[copy / half]), "upload", NULL));
-    unsigned char *from = plan->staging + copy * plan->table_capacity;
-    sheaf__cuda_step_write(&plan->step, views, from);
-    SHEAF__TRY(sheaf__cuda_status(
-        cudaMemcpyAsync(plan->table, from, bytes, cudaMemcpyHostToDevice, stream), "upload",
-        NULL));
+    plan->step.ahead = next_copy(plan);
+    plan->step.ahead_bytes = plan->table_capacity;
+    return SHEAF_OK;
+}
+
+typedef CUresult copy_fn(CUdeviceptr, const void *, size_t, CUstream);
+
+/* The driver's copy, under the runtime's; null: not found. */
+static copy_fn *driver_copy(void)
+{
+    static copy_fn *kept = NULL; /* threads that look for it at once find the same */
+    copy_fn *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
+    if (found == NULL) {
+        void *at = NULL;
+        enum cudaDriverEntryPointQueryResult result;
+        if (cudaGetDriverEntryPointByVersion("cuMemcpyHtoDAsync", &at, 12000, cudaEnableDefault,
+                                             &result) == cudaSuccess &&
+            result == cudaDriverEntryPointSuccess)
+            memcpy(&found, &at, sizeof found);
+        __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
+    }
+    return found;
+}
+
+/* Queues the upload of a pinned copy of the table. What was not written of it no kernel reads. */
+static sheaf_status send(const sheaf_cuda_plan *plan, const unsigned char *copy, void *stream)
+{
+    const sheaf__cuda_places *at = &plan->step.places;
+    uint64_t begin = at->begin, size = at->bytes - begin;
+    if (size > SHEAF__CUDA_BRIEF_UPLOAD && size < SHEAF__CUDA_LEAST_UPLOAD) {
+        size =
+            SHEAF__CUDA_LEAST_UPLOAD; /* more of what lies before, else of what lies behind */
+        begin = at->bytes > size ? at->bytes - size : 0;
+    }
+    unsigned char *to = plan->table + begin;
+    copy_fn *driver = driver_copy();
+    if (driver != NULL &&
+        driver((CUdeviceptr)(uintptr_t)to, copy + begin, size, stream) == CUDA_SUCCESS)
+        return SHEAF_OK;
+    /* the runtime can do what a thread without a context cannot, and says what is wrong */
+    return sheaf__cuda_status(
+        cudaMemcpyAsync(to, copy + begin, size, cudaMemcpyHostToDevice, stream), "upload",
+        NULL);
+}
+
+/* Writes the table into the next pinned copy and queues its upload. */
+static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, void *stream)
+{
+    SHEAF__TRY(grow_table(plan, plan->step.places.bytes, stream));
+    const uint32_t half = plan->n_copies / 2, copy = plan->copy;
+    sheaf__cuda_step_write(&plan->step, views, next_copy(plan));
+    SHEAF__TRY(send(plan, next_copy(plan), stream));
     if (copy % half == half - 1)
         SHEAF__TRY(sheaf__cuda_status(cudaEventRecord(plan->left[copy / half], stream),
                                       "upload", NULL));
@@ -204,14 +286,14 @@ static void set_launch(sheaf_cuda_plan *plan)
     sheaf__cuda_launch launch;
     memset(&launch, 0, sizeof launch); /* it is compared with the last one as bytes */
     launch.places = *at;
-    launch.places.bytes = 0;
+    launch.places.begin = launch.places.bytes = 0;
     launch.table = table;
     launch.n_items = step->n_items, launch.n_queries = step->n_queries;
     launch.n_prefill = step->n_prefill, launch.n_tiles = step->n_tiles;
     sheaf__cuda_decode *d = &launch.decode;
     d->parts = plan->parts;
     d->sinks = plan->sinks;
-    d->rows = (const uint32_t *)(const void *)(table + at->rows);
+    d->rows = (const uint32_t *)(const void *)table;
     d->units = (const sheaf__cuda_unit *)(const void *)(table + at->units);
     d->merges = (const sheaf__cuda_merge *)(const void *)(table + at->merges);
     d->prefix_units = (const sheaf__cuda_prefix_unit *)(const void *)(table + at->prefix_units);
@@ -222,7 +304,7 @@ static void set_launch(sheaf_cuda_plan *plan)
     d->group = o->n_q_heads / o->n_kv_heads;
     d->block_shift = sheaf__log2(plan->geometry.block_tokens);
     d->codec = plan->geometry.codec_k, d->dim = o->key_dim, d->io_dtype = plan->cuda.io_dtype;
-    d->arrived = (uint32_t *)(void *)(table + at->arrived);
+    d->arrived = plan->counters;
     d->taken = d->arrived + (uint64_t)l->n_merges * o->n_q_heads;
     d->n_blocks = (uint32_t)plan->n_processors;
     d->slots = l->slots;
@@ -243,8 +325,10 @@ static sheaf_status make_step(sheaf_cuda_plan *plan, const sheaf_attn_item *item
         sheaf__cuda_prefill_kernel(&views[0], plan->cuda.io_dtype, SHEAF__CUDA_PREFILL_BEST);
     plan->prefill_kernel = kernel;
     rules.prefill_rows = sheaf__cuda_prefill_rows(&views[0], plan->cuda.io_dtype, kernel);
+    SHEAF__TRY(look_ahead(plan));
     SHEAF__TRY(sheaf__cuda_step_set(&plan->step, &plan->memory, &rules, items, views, n_items));
     SHEAF__TRY(grow_parts(plan, plan->step.layout.n_parts, stream));
+    SHEAF__TRY(grow_counters(plan, sheaf__cuda_step_counters(&plan->step), stream));
     return upload(plan, views, stream);
 }
 
@@ -252,9 +336,11 @@ sheaf_status sheaf_cuda_plan_batch(sheaf_cuda_plan *plan, const sheaf_attn_item 
                                    const sheaf_kv_view *views, uint32_t n_items, void *stream)
 {
     if (plan == NULL || items == NULL || views == NULL || n_items == 0) return SHEAF_E_INVALID;
+    const uint64_t row_room = plan->step.row_room;
     sheaf_status status = make_step(plan, items, views, n_items, stream);
     if (status != SHEAF_OK) {
         plan->step.n_items = 0;
+        plan->step.row_room = row_room;
         return status;
     }
     plan->geometry = views[0];
@@ -280,7 +366,7 @@ sheaf_status sheaf__cuda_plan_tables(const sheaf_cuda_plan *plan, const sheaf_kv
     SHEAF__TRY(check_layer(plan, layer));
     *out = (sheaf__cuda_batch){
         .items = (const void *)(plan->table + plan->step.places.items),
-        .rows = (const void *)(plan->table + plan->step.places.rows),
+        .rows = (const void *)plan->table,
         .host = plan->step.items,
         .n_items = plan->step.n_items,
         .n_queries = plan->step.n_queries,
@@ -296,7 +382,8 @@ static void fill_report(const sheaf_cuda_plan *plan, sheaf_cuda_report *report)
     report->n_prefixes = plan->step.layout.n_sets;
     report->n_parts = plan->step.layout.n_parts;
     report->prefix_tokens = plan->step.layout.prefix_tokens;
-    report->workspace_bytes = plan->part_floats * sizeof(float) + plan->table_capacity;
+    report->workspace_bytes = plan->part_floats * sizeof(float) + plan->table_capacity +
+                              plan->n_counters * sizeof *plan->counters;
     report->generation = plan->generation;
 }
 
@@ -311,7 +398,7 @@ static sheaf_status run_prefill(const sheaf_cuda_plan *plan, const sheaf_kv_view
         .out = out,
         .items = (const void *)(table + plan->step.places.prefill_items),
         .tile_item = (const void *)(table + plan->step.places.tile_item),
-        .rows = (const void *)(table + plan->step.places.rows),
+        .rows = (const void *)table,
         .sinks = plan->sinks,
         .n_tiles = plan->step.n_tiles,
         .n_q_heads = o->n_q_heads,

@@ -11,10 +11,17 @@ extern "C" {
 #endif
 
 /* Pinned copies of the table, so that a step need not wait for the last one's to have left. They are
- * taken in turn; an event stands for a half of them, so that few calls are made for it. Of tables
- * that take longer to write than those calls there are two. */
-#define SHEAF__CUDA_COPIES      8
-#define SHEAF__CUDA_SMALL_TABLE (1u << 19)
+ * taken in turn; an event stands for a half of them, so that few calls are made for it: asking one that
+ * has passed takes 1.5 us, recording 0.4. As many as these bytes hold, from 2 to MOST. */
+#define SHEAF__CUDA_STAGING     (1u << 20)
+#define SHEAF__CUDA_MOST_COPIES 32
+
+/* A driver writes up to some 24 KiB into its commands instead of having them copied, a call of 2.6 us
+ * for 1 KiB and of 4 for 24; from 26 KiB on it takes 2 (driver 580, H200). What lies between BRIEF and
+ * LEAST is uploaded as LEAST, and is there earlier, too. */
+#define SHEAF__CUDA_BRIEF_UPLOAD (12u << 10)
+#define SHEAF__CUDA_LEAST_UPLOAD (26u << 10)
+#define SHEAF__CUDA_LEAST_TABLE  (32u << 10)
 
 /* All that a captured launch keeps. */
 typedef struct sheaf__cuda_launch {
@@ -43,6 +50,9 @@ struct sheaf_cuda_plan {
 
     float *parts; /* on the GPU */
     uint64_t part_floats;
+
+    uint32_t *counters; /* on the GPU, zeros between kernels */
+    uint64_t n_counters;
 
     uint64_t generation;
     sheaf__cuda_launch launched; /* the last step's */

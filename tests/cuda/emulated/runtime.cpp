@@ -75,6 +75,22 @@ cudaError_t cudaMemset(void *to, int value, size_t n)
     return cudaSuccess;
 }
 
+cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t)
+{
+    emulated::queue([=] { memset(to, value, n); });
+    return cudaSuccess;
+}
+
+/* There is no driver under this runtime. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **found, unsigned,
+                                             unsigned long long,
+                                             enum cudaDriverEntryPointQueryResult *result)
+{
+    *found = nullptr;
+    *result = cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreate(cudaStream_t *out)
 {
     *out = nullptr;
