@@ -93,14 +93,17 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
                  : "memory");
 }
 
-// Tokens of one block, by a map of a layer's K or V (tensor_map.h).
+// Tokens of one block, by a map of a layer's K or V (tensor_map.h). Read once: the first to leave the
+// second cache.
 __device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, uint32_t byte,
                                             uint32_t token, uint32_t head, uint32_t row,
                                             uint32_t bar)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-                 "l"(map), "r"(byte), "r"(token), "r"(head), "r"(row), "r"(bar)
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(byte), "r"(token), "r"(head), "r"(row), "r"(bar), "l"(policy)
                  : "memory");
 }
 
