@@ -43,6 +43,7 @@ static void random_step(uint64_t *random, step *s)
     s->shape.n_q_heads = s->shape.n_kv_heads * (1 + below(random, 16));
     s->shape.tuning.each = each[below(random, 4)];
     s->shape.tuning.spans = below(random, 4);
+    s->shape.tuning.slots = below(random, 2) * below(random, 10);
     uint32_t most = BLOCKS * s->shape.block_tokens, shared = below(random, BLOCKS + 1);
     uint32_t query = 0, at = 0;
     for (uint32_t i = 0; i < s->n; i++) {
@@ -81,11 +82,20 @@ static void *table_of(uint32_t n, size_t size)
     return table;
 }
 
+/* Rings leave room for some parts to be merged. */
+static void rings_fit(const sheaf__cuda_shape *shape, const sheaf__cuda_layout *l)
+{
+    uint32_t group = shape->n_q_heads / shape->n_kv_heads;
+    assert_in_range(l->slots, 2, 8);
+    assert_true(sheaf__cuda_merge_room(shape->codec, shape->dim, group, l->slots) >= 4);
+}
+
 static void cut_step(cuts *c, sheaf__memory *memory, const step *s)
 {
     sheaf__cuda_layout *l = &c->layout;
     assert_int_equal(sheaf__cuda_layout_set(l, memory, &s->shape, s->items, s->views, s->n),
                      SHEAF_OK);
+    rings_fit(&s->shape, l);
     c->to.units = table_of(l->n_units, sizeof *c->to.units);
     c->to.merges = table_of(l->n_merges, sizeof *c->to.merges);
     c->to.prefix_units = table_of(l->n_prefix_units, sizeof *c->to.prefix_units);

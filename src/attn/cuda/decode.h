@@ -114,13 +114,29 @@ SHEAF__CUDA_INLINE uint32_t sheaf__cuda_teams(uint32_t codec, uint32_t dim)
 }
 
 /* Bytes of shared memory of a team. */
-SHEAF__CUDA_INLINE uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim, uint32_t slots)
+SHEAF__CUDA_INLINE uint32_t sheaf__cuda_team_bytes(uint32_t codec, uint32_t dim)
 {
+    return SHEAF__CUDA_MAX_SHARED / sheaf__cuda_teams(codec, dim) / 1024 * 1024;
+}
+
+/* Query heads that a unit is computed for, at most. */
+SHEAF__CUDA_INLINE uint32_t sheaf__cuda_columns(uint32_t group)
+{
+    return group < 8 ? group : 8;
+}
+
+/* Parts that there is room for, to be merged, beside a team's rings; less than none where there is no
+ * room for the rings. */
+SHEAF__CUDA_INLINE int32_t sheaf__cuda_merge_room(uint32_t codec, uint32_t dim, uint32_t group,
+                                                  uint32_t slots)
+{
+    const uint32_t part = 4 * (dim + 4);
     const uint32_t scales = codec <= SHEAF_CODEC_BF16 ? 0 : 256; /* beside a slot */
     const uint32_t slot = codec == SHEAF_CODEC_TURBO4 ? 32 * dim : 64 * dim;
-    const uint32_t ring = 128 + slots * scales;
-    const uint32_t head = 896 + 32 * dim + 64 * (dim + 4) + SHEAF__CUDA_WARPS * ring;
-    return (head + 1023) / 1024 * 1024 + SHEAF__CUDA_WARPS * slots * slot;
+    const uint32_t parts = (2 * sheaf__cuda_columns(group) * part + 127) / 128 * 128;
+    const uint32_t head = 896 + 32 * dim + parts + SHEAF__CUDA_WARPS * (128 + slots * scales);
+    const uint32_t taken = head + SHEAF__CUDA_WARPS * slots * slot;
+    return ((int32_t)sheaf__cuda_team_bytes(codec, dim) - (int32_t)taken) / (int32_t)part;
 }
 
 /* Query rows that a prefix unit takes at once. */

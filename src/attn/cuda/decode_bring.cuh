@@ -43,7 +43,8 @@ template <uint32_t C, int D> struct supply {
     uint32_t row[S::HALVES], ahead[S::HALVES];
 
     __device__ __forceinline__ supply(const sheaf__cuda_decode &in, uint32_t team, int lane)
-        : ring(team, (uint32_t)lane >> 3, in.slots), at(0), round(0), early(0)
+        : ring(team, (uint32_t)lane >> 3, columns_of(in.group), in.slots), at(0), round(0),
+          early(0)
     {
         own.init(in.block_shift, lane & 7);
     }

@@ -351,8 +351,16 @@ template <int D> struct row_sums {
 
     __device__ __forceinline__ void load(const float *from, const float *ends, int lane)
     {
+        if constexpr (E % 4 == 0)
 #pragma unroll
-        for (int i = 0; i < E; i++) o[i] = from[lane * E + i];
+            for (int i = 0; i < E; i += 4) {
+                const float4 x = *reinterpret_cast<const float4 *>(from + lane * E + i);
+                o[i] = x.x, o[i + 1] = x.y, o[i + 2] = x.z, o[i + 3] = x.w;
+            }
+        else {
+            const float2 x = *reinterpret_cast<const float2 *>(from + lane * E);
+            o[0] = x.x, o[1] = x.y;
+        }
         const float2 ml = *reinterpret_cast<const float2 *>(ends);
         m = ml.x, l = ml.y;
     }
@@ -368,23 +376,6 @@ template <int D> struct row_sums {
         else
             *reinterpret_cast<float2 *>(to + lane * E) = make_float2(o[0], o[1]);
         if (lane == 0) *reinterpret_cast<float2 *>(to + D) = make_float2(m, l);
-    }
-
-    // One, past the first cache: others have written it, and the same place a layer before.
-    __device__ __forceinline__ void load_part(const float *from, int lane)
-    {
-        if constexpr (E % 4 == 0)
-#pragma unroll
-            for (int i = 0; i < E; i += 4) {
-                const float4 x = __ldcg(reinterpret_cast<const float4 *>(from + lane * E + i));
-                o[i] = x.x, o[i + 1] = x.y, o[i + 2] = x.z, o[i + 3] = x.w;
-            }
-        else {
-            const float2 x = __ldcg(reinterpret_cast<const float2 *>(from + lane * E));
-            o[0] = x.x, o[1] = x.y;
-        }
-        const float2 ml = __ldcg(reinterpret_cast<const float2 *>(from + D));
-        m = ml.x, l = ml.y;
     }
 
     // These, then b; `any`: these are something already.
@@ -430,52 +421,6 @@ __device__ __forceinline__ void leave_or_zero(const sheaf__cuda_decode &in, row_
     else
         output<D / 32>(in.out, in.io_dtype, (query * in.n_q_heads + head) * D + lane * (D / 32),
                        s.o);
-}
-
-// All parts of some heads (bit i of `heads`: head + i), in order, to their results. One warp; AT_ONCE
-// parts are on their way at a time, of the next head, too.
-template <uint32_t C, int D, int AT_ONCE>
-__device__ __forceinline__ void merge_heads(const sheaf__cuda_decode &in,
-                                            const sheaf__cuda_merge &job, uint32_t query,
-                                            uint32_t head, uint32_t heads, int lane)
-{
-    const uint32_t n = job.prefix_spans + job.n_parts;
-    const uint64_t each = (uint64_t)in.n_q_heads * (D + 4); // floats of a part
-    const float *prefix = part_at(in, D, job.prefix_part, head);
-    const float *own = part_at(in, D, job.part, head) - job.prefix_spans * each;
-    row_sums<D> all, span;
-    bool any = false, in_span = false;
-    uint32_t asked_heads = heads, asked = 0, p = 0;
-    while (heads != 0) {
-        row_sums<D> part[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (asked_heads == 0) break;
-            const float *from = asked < job.prefix_spans
-                                    ? prefix + asked * job.prefix_stride * each
-                                    : own + asked * each;
-            part[i].load_part(from + (__ffs(asked_heads) - 1) * (D + 4), lane);
-            if (++asked == n) asked = 0, asked_heads &= asked_heads - 1;
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (heads == 0) break;
-            const bool is_chunk = p >= job.prefix_spans && job.chunks != 0;
-            const uint32_t index = job.first + p - job.prefix_spans;
-            if (++p == n) p = 0;
-            if (is_chunk) { // four of them are a span
-                span.fold(in_span, part[i]);
-                in_span = p != 0 && index % 4 != 3;
-                if (in_span) continue;
-                part[i] = span;
-            }
-            all.fold(any, part[i]);
-            any = p != 0;
-            if (any) continue;
-            leave<C, D>(in, all, query, head + __ffs(heads) - 1, lane);
-            heads &= heads - 1;
-        }
-    }
 }
 
 } // namespace sheaf_cuda

@@ -12,10 +12,13 @@ namespace sheaf_cuda
 {
 
 // What the host reckons with (decode.h).
-template <uint32_t C, int D> constexpr bool host_agrees(uint32_t slots)
+template <uint32_t C, int D> constexpr bool host_agrees(uint32_t group, uint32_t slots)
 {
     return sheaf__cuda_teams(C, D) == shape<C, D>::TEAMS &&
-           sheaf__cuda_team_bytes(C, D, slots) == team_bytes<C, D>(slots) &&
+           sheaf__cuda_team_bytes(C, D) == team_bytes<C, D>() &&
+           sheaf__cuda_columns(group) == columns_of(group) &&
+           sheaf__cuda_merge_room(C, D, group, slots) ==
+               room_of<C, D>(columns_of(group), slots) &&
            sheaf__cuda_prefix_rows(D) == 8 * PREFIX_WARPS * prefix_columns<D>() &&
            sheaf__cuda_part_floats(D) == D + 4;
 }
@@ -58,7 +61,7 @@ static cudaError_t run_prefixes(const sheaf__cuda_decode &in, const CUtensorMap 
 template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
-    static_assert(host_agrees<C, D>(2) && host_agrees<C, D>(3) && host_agrees<C, D>(4),
+    static_assert(host_agrees<C, D>(1, 4) && host_agrees<C, D>(4, 3) && host_agrees<C, D>(9, 2),
                   "decode.h says otherwise");
     const uint32_t tiles = (in.group + 7) / 8;
     const bool early = in.overlap != 0;
@@ -75,8 +78,8 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
     constexpr int TEAMS = shape<C, D>::TEAMS;
     const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
     return launch(decode_team<C, D, PRECISE>, tasks < in.n_blocks ? tasks : in.n_blocks,
-                  dim3(threads_of<TEAMS>()), TEAMS * team_bytes<C, D>(in.slots), stream, early,
-                  units, map_k, map_v);
+                  dim3(threads_of<TEAMS>()), TEAMS * team_bytes<C, D>(), stream, early, units,
+                  map_k, map_v);
 }
 
 template <uint32_t C>

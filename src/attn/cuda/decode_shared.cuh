@@ -6,6 +6,7 @@
 //     queries, a column every 4 D bytes: as they come, then prepared, as floats
 //     two parts, on their way: a column every D + 4 floats
 //     a warp:  128 bytes of barriers, and scales of its slots
+//     room for parts to be merged: what is left, up to
 //     a warp:  slots: K, V, K, V, ... of its leaves. When a unit ends, its sums lie in the slot that it
 //              read last: [8 columns][D] floats
 #ifndef SHEAF_ATTN_CUDA_DECODE_SHARED_CUH
@@ -30,6 +31,7 @@ enum {
     UNITS_AT = 128,
     ENDS = UNITS_AT + UNITS * UNIT_BYTES, // [WARPS][8][2] floats
     COLUMN_SCALES = ENDS + 256,
+    FETCHED = COLUMN_SCALES + 32, // barrier: parts to be merged have come
     QUERIES = COLUMN_SCALES + 128,
     FULL = 0, // of a warp's ring: barriers, one a slot
     EMPTY = 64,
@@ -46,9 +48,9 @@ template <int D> __host__ __device__ constexpr uint32_t parts_at()
     return QUERIES + 32 * D;
 }
 
-template <int D> __host__ __device__ constexpr uint32_t rings_at()
+template <int D> __host__ __device__ constexpr uint32_t rings_at(uint32_t columns)
 {
-    return parts_at<D>() + PARTS * 8 * part_bytes<D>();
+    return parts_at<D>() + (PARTS * columns * part_bytes<D>() + 127) / 128 * 128;
 }
 
 // Of a warp's ring beside its slots.
@@ -57,14 +59,26 @@ template <uint32_t C, int D> __host__ __device__ constexpr uint32_t ring_bytes(u
     return 128 + slots * shape<C, D>::SCALES;
 }
 
-template <uint32_t C, int D> __host__ __device__ constexpr uint32_t slots_at(uint32_t slots)
+template <uint32_t C, int D>
+__host__ __device__ constexpr uint32_t room_at(uint32_t columns, uint32_t slots)
 {
-    return (rings_at<D>() + WARPS * ring_bytes<C, D>(slots) + 1023) / 1024 * 1024;
+    return rings_at<D>(columns) + WARPS * ring_bytes<C, D>(slots);
 }
 
-template <uint32_t C, int D> __host__ __device__ constexpr uint32_t team_bytes(uint32_t slots)
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t team_bytes()
 {
-    return slots_at<C, D>(slots) + WARPS * slots * shape<C, D>::SLOT;
+    return SHEAF__CUDA_MAX_SHARED / shape<C, D>::TEAMS / 1024 * 1024;
+}
+
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t slots_at(uint32_t slots)
+{
+    return team_bytes<C, D>() - WARPS * slots * shape<C, D>::SLOT;
+}
+
+// Query heads that a unit is computed for, at most.
+__host__ __device__ constexpr uint32_t columns_of(uint32_t group)
+{
+    return group < 8 ? group : 8;
 }
 
 // Warps beside those that compute.
@@ -82,8 +96,9 @@ template <int TEAMS> __host__ __device__ constexpr int threads_of()
 template <uint32_t C, int D> struct ring_of_warp {
     uint32_t bars, slots, n_slots;
 
-    __device__ __forceinline__ ring_of_warp(uint32_t team, uint32_t warp, uint32_t n)
-        : bars(team + rings_at<D>() + warp * ring_bytes<C, D>(n)),
+    __device__ __forceinline__ ring_of_warp(uint32_t team, uint32_t warp, uint32_t columns,
+                                            uint32_t n)
+        : bars(team + rings_at<D>(columns) + warp * ring_bytes<C, D>(n)),
           slots(team + slots_at<C, D>(n) + warp * n * shape<C, D>::SLOT), n_slots(n)
     {
     }

@@ -10,6 +10,7 @@
 #define SHEAF_ATTN_CUDA_DECODE_TEAM_CUH
 
 #include "attn/cuda/decode_bring.cuh"
+#include "attn/cuda/decode_merge.cuh"
 
 namespace sheaf_cuda
 {
@@ -22,8 +23,9 @@ template <uint32_t C, int D> struct intake {
     uint32_t from, phase; // the slot to read
     uint32_t left;        // slots of the unit not read yet
 
-    __device__ __forceinline__ intake(uint32_t team, uint32_t warp, uint32_t slots)
-        : ring(team, warp, slots), from(0), phase(0), left(0)
+    __device__ __forceinline__ intake(const sheaf__cuda_decode &in, uint32_t team,
+                                      uint32_t warp)
+        : ring(team, warp, columns_of(in.group), in.slots), from(0), phase(0), left(0)
     {
     }
 
@@ -49,6 +51,14 @@ template <uint32_t C, int D> struct intake {
     {
         if (--left != 0) give_back(from);
         if (++from == ring.n_slots) from = 0, phase ^= 1;
+    }
+
+    // All slots, when nothing will come any more. all, at: the team's memory, and its address
+    __device__ __forceinline__ room free_room(unsigned char *all, uint32_t at)
+    {
+        return room{reinterpret_cast<float *>(all + (ring.slots - at)), ring.slots,
+                    ring.n_slots * shape<C, D>::SLOT / part_bytes<D>(),
+                    ring.bars + FULL + 8 * from, phase};
     }
 };
 
@@ -116,13 +126,11 @@ __device__ __forceinline__ row_sums<D> fold_warps(const unsigned char *all, uint
     return s;
 }
 
-// Whether the warps that compute merge, too, once unit n ends, a head each: when they have nothing else
-// to do, or teams have few units at all. Unit n + 1 has been told.
-template <uint32_t C, int D>
-__device__ __forceinline__ bool merge_themselves(const sheaf__cuda_decode &in, uint32_t team,
-                                                 uint32_t n)
+// Whether the warps that compute merge, too, once unit n ends, a head each: when nothing follows. Their
+// rings are free, then. Unit n + 1 has been told.
+__device__ __forceinline__ bool merge_themselves(uint32_t team, uint32_t n)
 {
-    return !told(team, n + 1).alive() || n_tasks(in) <= 2 * gridDim.x * shape<C, D>::TEAMS;
+    return !told(team, n + 1).alive();
 }
 
 // Warps of a team, [from, past), that have leaves of a unit.
@@ -167,7 +175,7 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
                                          const told &about, unsigned char *all, uint32_t at,
                                          uint32_t team, uint32_t warp, uint32_t n, int lane)
 {
-    const bool merges = merge_themselves<C, D>(in, at, n);
+    const bool merges = merge_themselves(at, n);
     const sheaf__cuda_unit unit = about.unit();
     const share mine(unit, warp);
     const busy_warps busy(unit);
@@ -183,6 +191,7 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
         r.give_back(r.last());
     }
     const sheaf__cuda_merge job = about.merge();
+    room free = r.free_room(all, at);
 #pragma unroll
     for (int i = 0; i < 8 / WARPS; i++) {
         if (warp + WARPS * i >= columns) continue;
@@ -192,14 +201,15 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
             continue;
         }
         const uint32_t place =
-            parts_at<D>() + (n % PARTS * 8 + warp + WARPS * i) * part_bytes<D>();
+            parts_at<D>() +
+            (n % PARTS * columns_of(in.group) + warp + WARPS * i) * part_bytes<D>();
         s[i].store(reinterpret_cast<float *>(all + place), lane);
         fence_async();
         __syncwarp();
         if (merges &&
             leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
                            max(job.n_parts, 1u), h, 1, busy.from < busy.past, lane) != 0)
-            merge_heads<C, D, shape<C, D>::PARTS_AT_ONCE>(in, job, unit.query, h, 1, lane);
+            merge_heads<C, D>(in, job, unit.query, h, 1, 1, free, lane);
     }
 }
 
@@ -208,7 +218,7 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
                                               uint32_t at, uint32_t team, uint32_t warp,
                                               int lane)
 {
-    intake<C, D> r(at, warp, in.slots);
+    intake<C, D> r(in, at, warp);
     for (uint32_t n = 0;; n++) {
         const told about(at, n);
         wait_until_told(at, n);
@@ -237,8 +247,13 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
 // --- the warp that merges --------------------------------------------------------------------
 
 template <uint32_t C, int D>
-__device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, uint32_t at, int lane)
+__device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, unsigned char *all,
+                                            uint32_t at, int lane)
 {
+    const uint32_t columns_most = columns_of(in.group);
+    room own = {reinterpret_cast<float *>(all + room_at<C, D>(columns_most, in.slots)),
+                at + room_at<C, D>(columns_most, in.slots),
+                (uint32_t)room_of<C, D>(columns_most, in.slots), at + FETCHED, 0};
     for (uint32_t n = 0;; n++) {
         const told about(at, n);
         wait_until_told(at, n);
@@ -247,28 +262,28 @@ __device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, uint32
         const sheaf__cuda_merge job = about.merge();
         const uint32_t columns = about.columns(in), head = about.first_head(in);
         barrier_wait(at + MADE + 8 * (n % PARTS), n / PARTS & 1);
-        const bool mine =
-            unit.merge != SHEAF__CUDA_NO_MERGE && !merge_themselves<C, D>(in, at, n);
+        const bool mine = unit.merge != SHEAF__CUDA_NO_MERGE && !merge_themselves(at, n);
         barrier_arrive(at + READ + 8 * (n % UNITS));
         if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
+        const uint32_t place =
+            parts_at<D>() + n % PARTS * columns_of(in.group) * part_bytes<D>();
         uint32_t last = 0;
         if (mine)
-            last = leave_parts<D>(in, at + parts_at<D>() + n % PARTS * 8 * part_bytes<D>(),
-                                  job.part + (unit.part_each >> 3), unit.merge,
+            last = leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
                                   max(job.n_parts, 1u), head, columns,
                                   unit.first_leaf < unit.end_leaf, lane);
         if (lane == 0) barrier_arrive(at + GONE + 8 * (n % PARTS));
-        merge_heads<C, D, shape<C, D>::PARTS_AT_ONCE / 2>(in, job, unit.query, head, last,
-                                                          lane);
+        if (last != 0) merge_heads<C, D>(in, job, unit.query, head, columns, last, own, lane);
     }
 }
 
 // --- the kernel ------------------------------------------------------------------------------
 
 template <uint32_t C, int D>
-__device__ __forceinline__ void init_team(uint32_t at, uint32_t slots)
+__device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_t slots)
 {
     barrier_init(at + ASKED, 1);
+    barrier_init(at + FETCHED, 1);
     barrier_init(at + TAKEN, 32 * WARPS);
     for (uint32_t n = 0; n < UNITS; n++) {
         barrier_init(at + TOLD + 8 * n, 32);
@@ -279,7 +294,7 @@ __device__ __forceinline__ void init_team(uint32_t at, uint32_t slots)
         barrier_init(at + GONE + 8 * n, 1);
     }
     for (uint32_t w = 0; w < WARPS; w++) {
-        const ring_of_warp<C, D> ring(at, w, slots);
+        const ring_of_warp<C, D> ring(at, w, columns, slots);
         for (uint32_t n = 0; n < slots; n++) {
             barrier_init(ring.bars + FULL + 8 * n, 1);
             barrier_init(ring.bars + EMPTY + 8 * n, 32);
@@ -300,22 +315,23 @@ __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
     constexpr uint32_t HELPERS = helpers<TEAMS>();
     extern __shared__ __align__(1024) unsigned char all[];
     const int lane = threadIdx.x & 31;
-    const uint32_t warp = threadIdx.x >> 5, bytes = team_bytes<C, D>(in.slots);
+    constexpr uint32_t BYTES = team_bytes<C, D>();
+    const uint32_t warp = threadIdx.x >> 5;
     if (in.overlap) launch_next();
     if (lane == 0 && warp < TEAMS)
-        init_team<C, D>(shared_address(all) + warp * bytes, in.slots);
+        init_team<C, D>(shared_address(all) + warp * BYTES, columns_of(in.group), in.slots);
     __syncthreads();
     if (warp < HELPERS) {
         if constexpr (TEAMS == 2) shrink_registers<S::HELPER_REGISTERS>();
-        const uint32_t team = warp % TEAMS, at = shared_address(all) + team * bytes;
+        const uint32_t team = warp % TEAMS, at = shared_address(all) + team * BYTES;
         if (warp < TEAMS)
             bring_units<C, D>(in, maps{&map_k, &map_v}, at, team, lane);
         else
-            merge_units<C, D>(in, at, lane);
+            merge_units<C, D>(in, all + team * BYTES, at, lane);
     } else {
         if constexpr (TEAMS == 2) grow_registers<S::REGISTERS>();
         const uint32_t team = (warp - HELPERS) / WARPS;
-        unsigned char *own = all + team * bytes;
+        unsigned char *own = all + team * BYTES;
         compute_units<C, D, PRECISE>(in, own, shared_address(own), team,
                                      (warp - HELPERS) % WARPS, lane);
     }

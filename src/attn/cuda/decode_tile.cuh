@@ -45,11 +45,10 @@ template <uint32_t C, int D_> struct shape {
     static constexpr int SCALES = RAW ? 0 : 256;      // bytes beside a slot
     static constexpr int STEPS = D / (RAW ? 16 : 32); // of a dot product
     // Of a multiprocessor, by their registers and rings. Of two the warps that compute get REGISTERS
-    // each, those that help them what is left; by these, parts that a merge has on their way.
+    // each, those that help them what is left.
     static constexpr int TEAMS = D == 256 && C != TURBO4 ? 1 : 2;
     static constexpr int REGISTERS = RAW ? 208 : 216;
     static constexpr int HELPER_REGISTERS = RAW ? 88 : 72;
-    static constexpr int PARTS_AT_ONCE = RAW ? 8 : 4;
     static constexpr int OCTETS = D / 64; // of consecutive dimensions that a lane's rows hold
 };
 

@@ -24,6 +24,8 @@
 #define FEW_OF_TURBO4   2 /* waits for products more than for memory */
 #define MAX_SLOTS       4 /* of a ring */
 #define MOST_SLOTS      8 /* that it has barriers for */
+#define LEAST_ROOM      4 /* for parts to be merged */
+#define FEW_TIMES       3 /* that the parts of a merge may have to come in */
 
 /* Items whose first spans lie in the same rows. */
 struct sheaf__cuda_set {
@@ -170,18 +172,23 @@ static sheaf_status begin_sets(sheaf__cuda_layout *l, sheaf__memory *memory, uin
 
 /* --- items -------------------------------------------------------------------------------- */
 
-/* Slots of a ring. For chunks, a leaf each warp, as many as all teams of a multiprocessor have room
- * for; for spans of bf16 two keep memory busy, and with more of them all else waits behind what is on
- * its way. */
-static uint32_t slots_of(const sheaf__cuda_shape *shape, bool chunks)
+/* Slots of a ring. For chunks, a leaf each warp, and of small codecs four, for spans of bf16 three, as
+ * far as there is room; two where that leaves more of it for parts. Those of the longest merge come in
+ * FEW_TIMES at most, for each takes microseconds; where no team has a second unit, into the rings. */
+static uint32_t slots_of(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
+                         uint64_t most_parts)
 {
-    uint32_t teams = sheaf__cuda_teams(shape->codec, shape->dim);
-    uint32_t slots = chunks || shape->codec > SHEAF_CODEC_BF16 ? MAX_SLOTS : 2;
-    if (shape->tuning.slots != 0) slots = shape->tuning.slots;
+    const uint32_t group = shape->n_q_heads / shape->n_kv_heads;
+    const uint64_t teams = shape->n_processors * sheaf__cuda_teams(shape->codec, shape->dim);
+    uint32_t slots = l->all_chunks || shape->codec > SHEAF_CODEC_BF16 ? MAX_SLOTS : 3;
+    int64_t wanted = LEAST_ROOM;
+    if ((uint64_t)l->n_units * ceil_div(group, 8) * shape->n_kv_heads > teams)
+        wanted = (int64_t)(most_parts * sheaf__cuda_columns(group) / FEW_TIMES);
+    if (wanted < LEAST_ROOM) wanted = LEAST_ROOM;
+    if (shape->tuning.slots != 0) slots = shape->tuning.slots, wanted = LEAST_ROOM;
     if (slots > MOST_SLOTS) slots = MOST_SLOTS;
     if (slots < 2) slots = 2;
-    while (slots > 2 && teams * sheaf__cuda_team_bytes(shape->codec, shape->dim, slots) >
-                            SHEAF__CUDA_MAX_SHARED)
+    while (slots > 2 && sheaf__cuda_merge_room(shape->codec, shape->dim, group, slots) < wanted)
         slots--;
     return slots;
 }
@@ -257,9 +264,9 @@ static bool is_small(const sheaf__cuda_layout *l, const sheaf__cuda_shape *shape
     return true;
 }
 
-/* Counts the units, parts and merges of the items. */
+/* Counts the units, parts and merges of the items. most_parts: that one merge has */
 static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *shape,
-                                const sheaf__cuda_item *items)
+                                const sheaf__cuda_item *items, uint64_t *most_parts)
 {
     const uint32_t each = shape->tuning.each;
     const bool small = each != 0 ? each == 1 : is_small(l, shape, items);
@@ -280,6 +287,8 @@ static sheaf_status count_units(sheaf__cuda_layout *l, const sheaf__cuda_shape *
         if (c->n_units == 1 && c->set == NONE) continue;
         c->n_parts = c->end_leaf != c->first_leaf ? c->n_units : 0;
         l->n_parts += c->n_parts;
+        uint64_t parts = c->n_parts + (c->set != NONE ? l->sets[c->set].spans : 0);
+        if (parts > *most_parts) *most_parts = parts;
         l->n_merges++;
     }
     if (n_units > INT32_MAX / 8 || l->n_parts > INT32_MAX) return SHEAF_E_OVERFLOW;
@@ -307,8 +316,9 @@ sheaf_status sheaf__cuda_layout_set(sheaf__cuda_layout *l, sheaf__memory *memory
     l->n_items = n_items;
     if (l->n_found != 0) take_prefixes(l);
     l->overlap = shape->tuning.overlap != 2;
-    SHEAF__TRY(count_units(l, shape, items));
-    l->slots = slots_of(shape, l->all_chunks);
+    uint64_t most_parts = 0;
+    SHEAF__TRY(count_units(l, shape, items, &most_parts));
+    l->slots = slots_of(l, shape, most_parts);
     return SHEAF_OK;
 }
 
