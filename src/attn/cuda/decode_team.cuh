@@ -78,6 +78,27 @@ __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned c
     }
 }
 
+// Queries of bf16 that are multiplied as bf16: nothing is to be prepared. Columns beside those of the
+// unit get the first one's.
+template <int D>
+__device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, false> &to,
+                                                 const sheaf__cuda_decode &in, uint32_t at,
+                                                 uint32_t columns, int lane)
+{
+    const uint32_t column = (uint32_t)lane & 7;
+    const uint32_t from =
+        at + QUERIES + (column < columns ? column : 0) * 4 * D + (lane >> 3) * 16;
+#pragma unroll
+    for (int s = 0; s < D / 16; s += 2) {
+        uint32_t x[4];
+        load_matrices<false>(x, from + 32 * s);
+        to.hi[0][s][0] = x[0], to.hi[0][s][1] = x[1];
+        to.hi[0][s + 1][0] = x[2], to.hi[0][s + 1][1] = x[3];
+    }
+    to.scale[0][0] = to.scale[0][1] =
+        in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E);
+}
+
 // A warp's leaves, and its sums into the slot that was read last. all, at: the team's memory, and its
 // shared address.
 template <uint32_t C, int D, bool PRECISE>
@@ -224,11 +245,15 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
         wait_until_told(at, n);
         if (!about.alive()) return;
         barrier_wait(at + ASKED, n & 1);
-        prepare<C, D>(in, all, about.columns(in), warp, lane);
-        meet<32 * WARPS>(team + 1);
         queries<C, D, 1, PRECISE> q;
-        take_queries<C, D, 1, PRECISE>(q, 0, lane, reinterpret_cast<float *>(all + QUERIES),
-                                       reinterpret_cast<float *>(all + COLUMN_SCALES));
+        if constexpr (C == BF16 && !PRECISE) {
+            take_as_they_are<D>(q, in, at, about.columns(in), lane);
+        } else {
+            prepare<C, D>(in, all, about.columns(in), warp, lane);
+            meet<32 * WARPS>(team + 1);
+            take_queries<C, D, 1, PRECISE>(q, 0, lane, reinterpret_cast<float *>(all + QUERIES),
+                                           reinterpret_cast<float *>(all + COLUMN_SCALES));
+        }
         fence_async();
         barrier_arrive(at + TAKEN);
         const share mine(about.unit(), warp);
