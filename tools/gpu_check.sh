@@ -15,7 +15,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 gpu=build/cuda/gpu
 limit=235 # seconds, after which nothing long begins or goes on
-programs=(test_cuda_append test_cuda_decode test_cuda_device test_cuda_mixed test_cuda_model test_cuda_prefill)
+programs=(test_cuda_append test_cuda_decode test_cuda_device test_cuda_mixed test_cuda_model test_cuda_prefill
+    test_cuda_products)
 benches=(bench_cuda bench_cuda_prefill)
 
 usage() {

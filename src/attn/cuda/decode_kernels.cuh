@@ -185,6 +185,14 @@ __device__ __forceinline__ void read_query(const unsigned char *from, uint32_t d
     }
 }
 
+// What scores are multiplied by, of queries in parts of `unit`. It is positive: queries have its sign.
+__device__ __forceinline__ float score_scale(const sheaf__cuda_decode &in, float unit)
+{
+    const float scale = fabsf(in.scale);
+    const float by = __fmul_rn(unit, in.softcap != 0.0f ? scale : __fmul_rn(scale, LOG2E));
+    return by == 0.0f ? 1e-45f : by; // times minus infinity it must not be NaN
+}
+
 // Prepares it where it is; the result: what its scores are multiplied by. One warp.
 template <uint32_t C, int D>
 __device__ __forceinline__ float scale_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
@@ -209,9 +217,9 @@ __device__ __forceinline__ float scale_query(const sheaf__cuda_decode &in, float
         if (exponent == 0x7fc00000u) inverse = 0.0f; // the scale says that it is no number
     }
 #pragma unroll
-    for (int i = 0; i < E; i++) x[i] *= inverse;
+    for (int i = 0; i < E; i++) x[i] *= in.scale < 0.0f ? -inverse : inverse;
     if constexpr (!shape<C, D>::RAW) unit = __fdiv_rn(unit, QUERY_ONE);
-    return __fmul_rn(unit, in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E));
+    return score_scale(in, unit);
 }
 
 // The same, to be read by others. to: [D] floats.
@@ -289,7 +297,7 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen se
 {
     using S = shape<C, D>;
     constexpr bool LOW = PRECISE && !S::HALF;
-    float s[NT][4][4];
+    float s[NT][4][4], factor[NT][2];
     weights<NT, LOW> w;
     slot_at slot = {};
 #pragma unroll
@@ -298,9 +306,9 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen se
         scores<C, D, NT, PRECISE>(s, half, slot.data, lane, q);
         if constexpr (S::RAW) release();
     }
-    logits<C, D, NT, PRECISE>(s, slot, lane, see, softcap, q);
+    logits<C, D, NT, PRECISE>(s, factor, slot, lane, see, softcap, q);
     if constexpr (!S::RAW) release();
-    exponentials<D, NT>(s, to);
+    exponentials<D, NT>(s, factor, to);
 #pragma unroll
     for (int half = 0; half < S::HALVES; half++) {
         if (half == 0 && S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);

@@ -78,25 +78,25 @@ __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned c
     }
 }
 
-// Queries of bf16 that are multiplied as bf16: nothing is to be prepared. Columns beside those of the
+// Queries of bf16 that are multiplied as bf16: nothing is to be prepared, but the scale's
+// sign. Columns beside those of the
 // unit get the first one's.
 template <int D>
 __device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, false> &to,
                                                  const sheaf__cuda_decode &in, uint32_t at,
                                                  uint32_t columns, int lane)
 {
-    const uint32_t column = (uint32_t)lane & 7;
+    const uint32_t column = (uint32_t)lane & 7, sign = in.scale < 0.0f ? 0x80008000u : 0;
     const uint32_t from =
         at + QUERIES + (column < columns ? column : 0) * 4 * D + (lane >> 3) * 16;
 #pragma unroll
     for (int s = 0; s < D / 16; s += 2) {
         uint32_t x[4];
         load_matrices<false>(x, from + 32 * s);
-        to.hi[0][s][0] = x[0], to.hi[0][s][1] = x[1];
-        to.hi[0][s + 1][0] = x[2], to.hi[0][s + 1][1] = x[3];
+        to.hi[0][s][0] = x[0] ^ sign, to.hi[0][s][1] = x[1] ^ sign;
+        to.hi[0][s + 1][0] = x[2] ^ sign, to.hi[0][s + 1][1] = x[3] ^ sign;
     }
-    to.scale[0][0] = to.scale[0][1] =
-        in.softcap != 0.0f ? in.scale : __fmul_rn(in.scale, LOG2E);
+    to.scale[0][0] = to.scale[0][1] = score_scale(in, 1.0f);
 }
 
 // A warp's leaves, and its sums into the slot that was read last. all, at: the team's memory, and its

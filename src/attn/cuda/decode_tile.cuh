@@ -385,7 +385,8 @@ struct soft_cap {
 
 // Of all; apart, so that its code does not lie among what always runs.
 template <int NT>
-__device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
+__device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], const float (&scale)[NT][2],
+                                           float softcap)
 {
     const soft_cap cap(softcap);
 #pragma unroll
@@ -393,32 +394,37 @@ __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], float softcap)
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) s[n][i][c] = cap.of(s[n][i][c]);
+            for (int c = 0; c < 4; c++)
+                s[n][i][c] = cap.of(__fmul_rn(s[n][i][c], scale[n][c & 1]));
 }
 
-// Products to base-2 logits. q.scale has no LOG2E where there is a soft cap.
+// Products to what weights are powers of: base-2 logits are these times `factor`. q.scale has no LOG2E
+// where there is a soft cap.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void logits(float (&s)[NT][4][4], slot_at slot, int lane, seen see,
-                                       float softcap, const queries<C, D, NT, PRECISE> &q)
+__device__ __forceinline__ void logits(float (&s)[NT][4][4], float (&factor)[NT][2],
+                                       slot_at slot, int lane, seen see, float softcap,
+                                       const queries<C, D, NT, PRECISE> &q)
 {
     const int g = lane >> 2;
+    if constexpr (!shape<C, D>::RAW) { // without this brace nvcc 13.0 drops the next loop, too
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int f = 0; f < 2; f++) {
-            float scale = 1.0f;
-            if constexpr (!shape<C, D>::RAW)
-                scale = __uint_as_float(load4(slot.scales + 4 * position_of(g, i, f)));
+            for (int f = 0; f < 2; f++) {
+                const float scale =
+                    __uint_as_float(load4(slot.scales + 4 * position_of(g, i, f)));
 #pragma unroll
-            for (int n = 0; n < NT; n++)
+                for (int n = 0; n < NT; n++)
 #pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    float x = s[n][i][2 * f + c];
-                    if constexpr (!shape<C, D>::RAW) x = __fmul_rn(x, scale);
-                    s[n][i][2 * f + c] = __fmul_rn(x, q.scale[n][c]);
-                }
-        }
-    if (softcap != 0.0f) cap_logits<NT>(s, softcap);
+                    for (int c = 0; c < 2; c++)
+                        s[n][i][2 * f + c] = __fmul_rn(s[n][i][2 * f + c], scale);
+            }
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) factor[n][c] = softcap != 0.0f ? 1.0f : q.scale[n][c];
+    if (softcap != 0.0f) cap_logits<NT>(s, q.scale, softcap);
     if (see.whole) return;
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -434,9 +440,10 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], slot_at slot, int l
         }
 }
 
-// Logits to exponentials, their maximum and their sum.
+// These to exponentials, their maximum and their sum. A factor is positive.
 template <int D, int NT>
-__device__ __forceinline__ void exponentials(float (&s)[NT][4][4], sums<D, NT> &to)
+__device__ __forceinline__ void exponentials(float (&s)[NT][4][4], const float (&factor)[NT][2],
+                                             sums<D, NT> &to)
 {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -445,12 +452,12 @@ __device__ __forceinline__ void exponentials(float (&s)[NT][4][4], sums<D, NT> &
             float m = s[n][0][c], l = 0.0f;
 #pragma unroll
             for (int i = 0; i < 4; i++) m = fmaxf(fmaxf(m, s[n][i][c]), s[n][i][2 + c]);
-            m = column_max(m);
+            m = __fmul_rn(column_max(m), factor[n][c]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
                 for (int f = 0; f < 2; f++) {
-                    float p = exp2_fast(__fsub_rn(s[n][i][2 * f + c], m));
+                    float p = exp2_fast(__fmaf_rn(s[n][i][2 * f + c], factor[n][c], -m));
                     s[n][i][2 * f + c] = p;
                     l = __fadd_rn(l, p);
                 }

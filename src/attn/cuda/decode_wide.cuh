@@ -8,12 +8,12 @@
 //
 // The steps are those of decode_tile.cuh, in its order. Of 16 products and a sum the hardware makes the
 // same bits in either instruction (tests/cuda/test_products.cu), and everything else is done in the same
-// order: a thread has the positions 8 j + 2 t and 8 j + 2 t + 1 of two rows, as there two lanes have them of
-// a column.
+// order: a thread has the positions 8 j + 2 t and 8 j + 2 t + 1 of two rows, as there two lanes have
+// them of a column.
 //
-// A block has two warpgroups, 64 query rows of one KV head each, and a warp that brings K and V. While
-// a warpgroup makes exponentials of one leaf the tensor cores compute its values of the leaf before, and
-// what the other one has asked for.
+// A block has two warpgroups, 64 query rows of one KV head each, and a warp that brings K and V. A
+// warpgroup asks for the values of one leaf and the scores of the next together; while the tensor
+// cores compute them the other one makes exponentials and merges.
 #ifndef SHEAF_ATTN_CUDA_DECODE_WIDE_CUH
 #define SHEAF_ATTN_CUDA_DECODE_WIDE_CUH
 
@@ -26,16 +26,17 @@ namespace sheaf_cuda
 constexpr int WIDE_ROWS = 64, WIDE_GROUPS = 2;
 constexpr int WIDE_THREADS = 128 * (WIDE_GROUPS + 1);
 
-// In shared memory, from an address aligned to 1024 bytes: barriers (full K, full V, empty K, empty
-// V, [STAGES] each; queries have come, [WIDE_GROUPS]), what scores of the rows are multiplied by, queries [WIDE_GROUPS][high, low], K and V
-// [STAGES] each, sums of the span so far [WIDE_GROUPS], which then leave from there.
+// In shared memory, from an address aligned to 1024 bytes: barriers (full, empty, [STAGES] each; queries
+// have come, [WIDE_GROUPS]), what scores of the rows are multiplied by, queries [WIDE_GROUPS][high,
+// low], K and V [STAGES] each, sums of the span so far [WIDE_GROUPS]: queries come there, too, and parts
+// leave from there.
 template <uint32_t C, int D, bool PRECISE> struct wide {
     static constexpr bool LOW_QUERIES = PRECISE;
     static constexpr bool LOW_WEIGHTS = PRECISE && C == BF16;
     static constexpr uint32_t STAGES = PRECISE ? 2 : 3;
-    static constexpr uint32_t OPERAND = 64 * D * 2; // bytes of 64 rows
-    static constexpr uint32_t STRIP = 64 * 128;     // of 64 numbers of them
-    static constexpr uint32_t ASKED = 112, SCALES = 128;
+    static constexpr uint32_t OPERAND = 64 * D * 2;                 // bytes of 64 rows
+    static constexpr uint32_t STRIP = 64 * 128;                     // of 64 numbers of them
+    static constexpr uint32_t EMPTY = 32, ASKED = 64, SCALES = 128; // bytes
     static constexpr uint32_t QUERIES = 1024;
     static constexpr uint32_t OF_GROUP = (LOW_QUERIES ? 2 : 1) * OPERAND;
     static constexpr uint32_t KEYS = QUERIES + WIDE_GROUPS * OF_GROUP;
@@ -44,27 +45,8 @@ template <uint32_t C, int D, bool PRECISE> struct wide {
     static constexpr uint32_t SPAN_BYTES = (D / 2 + 4) * 512; // of a group; and of its parts
     static constexpr uint32_t BYTES = SPANS + WIDE_GROUPS * SPAN_BYTES;
     static_assert(BYTES <= SHEAF__CUDA_MAX_SHARED, "no room");
-    static_assert(4 * 8 * STAGES <= ASKED && ASKED + 8 * WIDE_GROUPS <= SCALES, "no room");
+    static_assert(8 * STAGES <= EMPTY, "no room");
     static_assert(64 * 4 * D <= SPAN_BYTES, "no room for queries as they come");
-};
-
-// Barriers of a stage, by their shared addresses.
-template <uint32_t STAGES> struct wide_barriers {
-    uint32_t at;
-
-    __device__ __forceinline__ uint32_t full_k(uint32_t stage) const { return at + 8 * stage; }
-    __device__ __forceinline__ uint32_t full_v(uint32_t stage) const
-    {
-        return at + 8 * (STAGES + stage);
-    }
-    __device__ __forceinline__ uint32_t empty_k(uint32_t stage) const
-    {
-        return at + 8 * (2 * STAGES + stage);
-    }
-    __device__ __forceinline__ uint32_t empty_v(uint32_t stage) const
-    {
-        return at + 8 * (3 * STAGES + stage);
-    }
 };
 
 // --- the warp that brings --------------------------------------------------------------------
@@ -77,7 +59,6 @@ __device__ __forceinline__ void bring_leaves(const sheaf__cuda_decode &in, const
 {
     using W = wide<C, D, PRECISE>;
     using S = shape<C, D>;
-    const wide_barriers<W::STAGES> bars{at};
     piece<C, D> own;
     own.init(in.block_shift, lane & 7);
     const bool works = own.works && lane < 8 * S::HALVES;
@@ -91,26 +72,27 @@ __device__ __forceinline__ void bring_leaves(const sheaf__cuda_decode &in, const
     };
     auto bring = [&](const CUtensorMap *map, uint32_t leaf, uint32_t row, uint32_t to,
                      uint32_t full) {
-        if (lane == 0) barrier_expect(full, W::OPERAND);
-        __syncwarp();
         if (works)
             tensor_copy(to + place, map, own.strip * S::WIDTH,
                         (leaf * SHEAF__CUDA_LEAF + first) & ((1u << in.block_shift) - 1),
                         kv_head, row, full);
     };
     uint32_t leaf = unit.first_span * SHEAF__CUDA_SPAN_LEAVES;
-    uint32_t row = row_of(leaf);
+    const uint32_t steps = end - leaf + 1;
+    uint32_t row = 0, next = row_of(leaf);
     // A query's own position lies in the last leaf, if in any: what comes first is settled.
     const uint32_t early = in.settled ? W::STAGES : 0;
-    for (uint32_t n = 0; leaf < end; leaf++, n++) {
-        const uint32_t stage = n % W::STAGES, parity = n / W::STAGES & 1;
-        const uint32_t next = row_of(leaf + 1);
+    for (uint32_t n = 0; n < steps; n++, leaf++) { // V of a leaf and K of the next
+        const uint32_t stage = n % W::STAGES, full = at + 8 * stage;
+        const uint32_t ahead = row_of(leaf + 1);
+        const bool values = n != 0, keys = leaf < end;
         if (in.overlap && n == early) wait_for_previous();
-        barrier_wait(bars.empty_k(stage), parity ^ 1);
-        bring(from.k, leaf, row, at + W::KEYS + stage * W::OPERAND, bars.full_k(stage));
-        barrier_wait(bars.empty_v(stage), parity ^ 1);
-        bring(from.v, leaf, row, at + W::VALUES + stage * W::OPERAND, bars.full_v(stage));
-        row = next;
+        barrier_wait(at + W::EMPTY + 8 * stage, (n / W::STAGES & 1) ^ 1);
+        if (lane == 0) barrier_expect(full, (values && keys ? 2 : 1) * W::OPERAND);
+        __syncwarp();
+        if (keys) bring(from.k, leaf, next, at + W::KEYS + stage * W::OPERAND, full);
+        if (values) bring(from.v, leaf - 1, row, at + W::VALUES + stage * W::OPERAND, full);
+        row = next, next = ahead;
     }
 }
 
@@ -127,16 +109,19 @@ __device__ __forceinline__ uint32_t ask_queries(const sheaf__cuda_decode &in,
     const uint32_t n_rows = unit.n_members * in.group, row = first + lane;
     const uint32_t n = first < n_rows ? min(16u, n_rows - first) : 0;
     const uint32_t bytes = D * (in.io_dtype == F32 ? 4 : 2);
-    if (lane == 0) barrier_expect(full, n * bytes);
-    __syncwarp();
+    uint64_t of_q = 0;
     if (lane < (int)n) {
         const uint32_t member = row / in.group;
         const uint64_t query = __ldg(in.members + unit.members_at + member);
-        const uint64_t of_q =
-            query * in.n_q_heads + kv_head * in.group + row - member * in.group;
+        of_q = query * in.n_q_heads + kv_head * in.group + row - member * in.group;
+    }
+    if (lane == 0) barrier_expect(full, n * bytes);
+    if (in.overlap) wait_for_previous(); // only tables were read so far
+    if (in.overlap) launch_next();       // it reads what this kernel may read by now
+    __syncwarp();
+    if (lane < (int)n)
         bulk_copy(to + lane * 4 * D, static_cast<const unsigned char *>(in.q) + of_q * bytes,
                   bytes, full);
-    }
     return n;
 }
 
@@ -170,8 +155,8 @@ __device__ __forceinline__ void take_rows(const sheaf__cuda_decode &in,
 
 // --- a leaf ----------------------------------------------------------------------------------
 
-// Of a thread's two rows, 8 apart: of a leaf, or of what was merged. o: number 4 j + 2 h + c is of dimension
-// 8 j + 2 t + c of row h.
+// Of a thread's two rows, 8 apart, what was merged so far. o: number 4 j + 2 h + c is of dimension
+// 8 j + 2 t + c of row h; so are a leaf's.
 template <int D> struct wide_sums {
     float o[D / 2], m[2], l[2];
 };
@@ -232,30 +217,30 @@ template <int D> __device__ __forceinline__ void store_rows(float4 *to, const wi
 __device__ __forceinline__ void soften_rows(float (&s)[32], const float (&scale)[2],
                                             float softcap, float (&m)[2], float (&l)[2])
 {
-#pragma unroll
-    for (int i = 0; i < 32; i++) s[i] = __fmul_rn(s[i], scale[i / 2 % 2]);
+    float factor[2] = {scale[0], scale[1]};
     if (softcap != 0.0f) {
         const soft_cap cap(softcap);
+        factor[0] = factor[1] = 1.0f;
 #pragma unroll
-        for (int i = 0; i < 32; i++) s[i] = cap.of(s[i]);
+        for (int i = 0; i < 32; i++) s[i] = cap.of(__fmul_rn(s[i], scale[i / 2 % 2]));
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float top = s[2 * h], sum[2] = {};
+        float top = s[2 * h], sum[2];
 #pragma unroll
         for (int i = 2 * h; i < 32; i += 4) top = fmaxf(fmaxf(top, s[i]), s[i + 1]);
         top = fmaxf(top, __shfl_xor_sync(ALL, top, 1));
         top = fmaxf(top, __shfl_xor_sync(ALL, top, 2));
+        m[h] = __fmul_rn(top, factor[h]);
 #pragma unroll
         for (int i = 2 * h; i < 32; i += 4)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                s[i + c] = exp2_fast(__fsub_rn(s[i + c], top));
-                sum[c] = __fadd_rn(sum[c], s[i + c]);
+                s[i + c] = exp2_fast(__fmaf_rn(s[i + c], factor[h], -m[h]));
+                sum[c] = i == 2 * h ? s[i + c] : __fadd_rn(sum[c], s[i + c]);
             }
         float all = __fadd_rn(sum[0], sum[1]);
         all = __fadd_rn(all, __shfl_xor_sync(ALL, all, 1));
-        m[h] = top;
         l[h] = __fadd_rn(all, __shfl_xor_sync(ALL, all, 2));
     }
 }
@@ -310,22 +295,30 @@ __device__ __forceinline__ void ask_values(float (&o)[D / 2], const wide_weights
 
 // --- a warpgroup -----------------------------------------------------------------------------
 
-// Where the part of the warp's row `lane` lies, of span 0; null: it has no such row.
-__device__ __forceinline__ float *part_of_row(const sheaf__cuda_decode &in,
-                                              const sheaf__cuda_prefix_unit &unit, int dim,
-                                              uint32_t kv_head, uint32_t row, int lane)
-{
-    if (lane >= 16 || row >= unit.n_members * in.group) return nullptr;
-    const uint32_t member = row / in.group;
-    return part_at(in, dim, (uint64_t)unit.part + member,
-                   kv_head * in.group + row - member * in.group);
-}
+// The rows of the warp that follow its row `lane` and are of the same member, that row included: their
+// parts lie side by side. 0: none, or another lane has them.
+struct row_run {
+    uint32_t n;
+    float *to; // where they lie, of span 0
+
+    __device__ __forceinline__ row_run(const sheaf__cuda_decode &in,
+                                       const sheaf__cuda_prefix_unit &unit, int dim,
+                                       uint32_t kv_head, uint32_t first, int lane)
+        : n(0), to(nullptr)
+    {
+        const uint32_t n_rows = unit.n_members * in.group, row = first + lane;
+        if (lane >= 16 || row >= n_rows) return;
+        const uint32_t member = row / in.group, head = row - member * in.group;
+        if (lane != 0 && head != 0) return;
+        n = min(min(in.group - head, 16u - lane), n_rows - row);
+        to = part_at(in, dim, (uint64_t)unit.part + member, kv_head * in.group + head);
+    }
+};
 
 // A span's sums of the warp's 16 rows: as parts into its shared memory, and on their way from there.
-// to: of the row `lane`, or null.
 template <int D>
-__device__ __forceinline__ void leave_rows(unsigned char *all, uint32_t memory, float *to,
-                                           const wide_sums<D> &s, int lane)
+__device__ __forceinline__ void leave_rows(unsigned char *all, uint32_t memory,
+                                           const row_run &run, const wide_sums<D> &s, int lane)
 {
     constexpr uint32_t BYTES = (D + 4) * 4; // of a part
     const int g = lane >> 2, t = lane & 3;
@@ -340,7 +333,7 @@ __device__ __forceinline__ void leave_rows(unsigned char *all, uint32_t memory, 
     }
     fence_async();
     __syncwarp();
-    if (to != nullptr) bulk_store(to, memory + lane * BYTES, BYTES);
+    if (run.n != 0) bulk_store(run.to, memory + lane * BYTES, run.n * BYTES);
     bulk_commit();
 }
 
@@ -351,7 +344,6 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
 {
     using W = wide<C, D, PRECISE>;
     constexpr uint32_t STAGES = W::STAGES;
-    const wide_barriers<STAGES> bars{at};
     const uint32_t first_row = unit.first_row + WIDE_ROWS * group;
     const uint32_t warp = threadIdx.x / 32 % 4, own = 16 * warp + lane / 4; // of the group
     float *scales = reinterpret_cast<float *>(all + W::SCALES) + WIDE_ROWS * group;
@@ -360,9 +352,9 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     const uint32_t asked = at + W::ASKED + 8 * group, rows_at = span_at + 16 * warp * 4 * D;
     const uint32_t n_rows =
         ask_queries<D>(in, unit, kv_head, first_row + 16 * warp, at + rows_at, asked, lane);
-    float *part = part_of_row(in, unit, D, kv_head, first_row + 16 * warp + lane, lane);
+    row_run run(in, unit, D, kv_head, first_row + 16 * warp, lane);
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
-    if (part != nullptr) part += unit.first_span * each;
+    run.to += unit.first_span * each;
     barrier_wait(asked, 0);
     take_rows<C, D, PRECISE>(in, all + rows_at, n_rows,
                              all + W::QUERIES + group * W::OF_GROUP + 16 * warp * 128,
@@ -370,11 +362,6 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     fence_async();
     meet<128>(group + 1);
     const float scale[2] = {scales[own], scales[own + 8]};
-    auto release = [&](uint32_t bar) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(bar);
-    };
-
     const uint64_t queries = wgmma_descriptor(at + W::QUERIES + group * W::OF_GROUP, 16);
     const uint64_t keys = wgmma_descriptor(at + W::KEYS, 16);
     const uint64_t values = wgmma_descriptor(at + W::VALUES, W::STRIP);
@@ -382,39 +369,38 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     wide_weights<W::LOW_WEIGHTS> p;
     const uint32_t n_leaves =
         (unit.end_span - unit.first_span) * (uint32_t)SHEAF__CUDA_SPAN_LEAVES;
+    uint32_t stage = 0,
+             phase = 0; // of the next step: values of a leaf, scores of the one after it
+    auto release = [&] {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(at + W::EMPTY + 8 * stage);
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    };
     {
         float s[32];
-        barrier_wait(bars.full_k(0), 0);
+        barrier_wait(at, 0);
         wgmma_fence();
         ask_scores<C, D, PRECISE>(s, queries, keys);
         wgmma_wait<0>();
         wgmma_pin(s);
-        release(bars.empty_k(0));
+        release();
         soften_rows(s, scale, in.softcap, m, l);
         weigh_rows<C>(p, s);
     }
-    uint32_t stage = 0, phase = 0, n = 0; // of the leaf whose values come next
-    // Values of a leaf to o, meanwhile the scores of the next one to weights. Of the last leaf there are
-    // scores, too, of anything, and nobody wants them.
+    // Values of a leaf to o, scores of the next one to weights. After the last leaf there are scores,
+    // too, of anything, and nobody wants them.
     auto leaf = [&](float(&o)[D / 2]) {
-        const bool wraps = stage + 1 == STAGES, more = ++n < n_leaves;
-        const uint32_t next = wraps ? 0 : stage + 1;
         float s[32];
-        if (more) barrier_wait(bars.full_k(next), phase ^ (uint32_t)wraps);
+        barrier_wait(at + 8 * stage, phase);
         wgmma_fence();
-        ask_scores<C, D, PRECISE>(s, queries, wgmma_moved(keys, next * W::OPERAND));
-        barrier_wait(bars.full_v(stage), phase);
+        ask_scores<C, D, PRECISE>(s, queries, wgmma_moved(keys, stage * W::OPERAND));
         ask_values<C, D>(o, p, wgmma_moved(values, stage * W::OPERAND));
-        wgmma_wait<1>();
-        wgmma_pin(s);
-        if (more) release(bars.empty_k(next));
-        soften_rows(s, scale, in.softcap, m, l);
-        wgmma_pin(s); // before the values are waited for
         wgmma_wait<0>();
+        wgmma_pin(s);
         wgmma_pin(o);
-        release(bars.empty_v(stage));
+        release();
+        soften_rows(s, scale, in.softcap, m, l);
         weigh_rows<C>(p, s);
-        stage = next, phase ^= (uint32_t)wraps;
     };
     for (uint32_t i = 0; i < n_leaves / SHEAF__CUDA_CHUNK_LEAVES; i++) {
         constexpr uint32_t CHUNKS = SHEAF__CUDA_SPAN_LEAVES / SHEAF__CUDA_CHUNK_LEAVES;
@@ -440,8 +426,8 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
         } else {
             meet<128>(group + 1); // all have read what they folded
             const uint32_t parts_at = span_at + warp * 16 * (D + 4) * 4;
-            leave_rows<D>(all + parts_at, at + parts_at, part, chunk, lane);
-            if (part != nullptr) part += each;
+            leave_rows<D>(all + parts_at, at + parts_at, run, chunk, lane);
+            run.to += each;
         }
     }
     bulk_wait();
@@ -464,21 +450,20 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     const uint32_t n_rows = unit.n_members * in.group - unit.first_row;
     const uint32_t busy = n_rows <= WIDE_ROWS ? 1 : WIDE_GROUPS; // groups that have rows
     if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < 2 * W::STAGES; i++) barrier_init(at + 8 * i, 1);
-        for (uint32_t i = 2 * W::STAGES; i < 4 * W::STAGES; i++)
-            barrier_init(at + 8 * i, 4 * busy);
+        for (uint32_t i = 0; i < W::STAGES; i++) {
+            barrier_init(at + 8 * i, 1);
+            barrier_init(at + W::EMPTY + 8 * i, 4 * busy);
+        }
         for (uint32_t i = 0; i < WIDE_GROUPS; i++) barrier_init(at + W::ASKED + 8 * i, 4);
         fence_async();
     }
     __syncthreads();
     if (group == WIDE_GROUPS) {
-        shrink_registers<32>();
+        shrink_registers<24>();
         if (threadIdx.x / 32 == 4 * WIDE_GROUPS)
             bring_leaves<C, D, PRECISE>(in, maps{&map_k, &map_v}, unit, kv_head, at, lane);
     } else if (group < busy) {
-        grow_registers<232>();
-        if (in.overlap) wait_for_previous();
-        if (in.overlap) launch_next(); // it reads what this kernel may read by now
+        grow_registers<240>();
         compute_rows<C, D, PRECISE>(in, unit, kv_head, group, all, at, lane);
     }
 }
