@@ -75,11 +75,15 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
         cudaError_t error = run_prefixes<C, D, PRECISE>(in, map_k, map_v, stream);
         if (error != cudaSuccess) return error;
     }
-    constexpr int TEAMS = shape<C, D>::TEAMS;
+    constexpr uint32_t TEAMS = shape<C, D>::TEAMS;
     const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
-    return launch(decode_team<C, D, PRECISE>, tasks < in.n_blocks ? tasks : in.n_blocks,
-                  dim3(threads_of<TEAMS>()), TEAMS * team_bytes<C, D>(), stream, early, units,
-                  map_k, map_v);
+    // Half of the multiprocessors where their teams suffice: on the others the next layer's kernel reads
+    // while this one ends.
+    const uint32_t half = in.n_blocks / 2;
+    uint32_t blocks = tasks < in.n_blocks ? tasks : in.n_blocks;
+    if (early && tasks > half && tasks <= TEAMS * half) blocks = half;
+    return launch(decode_team<C, D, PRECISE>, blocks, dim3(threads_of<(int)TEAMS>()),
+                  TEAMS * team_bytes<C, D>(), stream, early, units, map_k, map_v);
 }
 
 template <uint32_t C>
