@@ -25,6 +25,11 @@ namespace sheaf_cuda
 
 constexpr int WIDE_ROWS = 64, WIDE_GROUPS = 2;
 constexpr int WIDE_THREADS = 128 * (WIDE_GROUPS + 1);
+// What a thread gets at the launch, and then those that compute and the rest. More than there is would
+// be waited for without end.
+constexpr int WIDE_GIVEN = 65536 / WIDE_THREADS / 8 * 8, WIDE_REGISTERS = 240, WIDE_FEW = 24;
+static_assert(WIDE_GROUPS * WIDE_REGISTERS + WIDE_FEW <= (WIDE_GROUPS + 1) * WIDE_GIVEN,
+              "too many");
 
 // In shared memory, from an address aligned to 1024 bytes: barriers (full, empty, [STAGES] each; queries
 // have come, [WIDE_GROUPS]), what scores of the rows are multiplied by, queries [WIDE_GROUPS][high,
@@ -354,7 +359,7 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
         ask_queries<D>(in, unit, kv_head, first_row + 16 * warp, at + rows_at, asked, lane);
     row_run run(in, unit, D, kv_head, first_row + 16 * warp, lane);
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
-    run.to += unit.first_span * each;
+    if (run.n != 0) run.to += unit.first_span * each;
     barrier_wait(asked, 0);
     take_rows<C, D, PRECISE>(in, all + rows_at, n_rows,
                              all + W::QUERIES + group * W::OF_GROUP + 16 * warp * 128,
@@ -369,8 +374,8 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     wide_weights<W::LOW_WEIGHTS> p;
     const uint32_t n_leaves =
         (unit.end_span - unit.first_span) * (uint32_t)SHEAF__CUDA_SPAN_LEAVES;
-    uint32_t stage = 0,
-             phase = 0; // of the next step: values of a leaf, scores of the one after it
+    // Of the next step: values of a leaf, scores of the one after it.
+    uint32_t stage = 0, phase = 0;
     auto release = [&] {
         __syncwarp();
         if (lane == 0) barrier_arrive(at + W::EMPTY + 8 * stage);
@@ -427,7 +432,7 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
             meet<128>(group + 1); // all have read what they folded
             const uint32_t parts_at = span_at + warp * 16 * (D + 4) * 4;
             leave_rows<D>(all + parts_at, at + parts_at, run, chunk, lane);
-            run.to += each;
+            if (run.n != 0) run.to += each;
         }
     }
     bulk_wait();
@@ -459,11 +464,11 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     }
     __syncthreads();
     if (group == WIDE_GROUPS) {
-        shrink_registers<24>();
+        shrink_registers<WIDE_FEW>();
         if (threadIdx.x / 32 == 4 * WIDE_GROUPS)
             bring_leaves<C, D, PRECISE>(in, maps{&map_k, &map_v}, unit, kv_head, at, lane);
     } else if (group < busy) {
-        grow_registers<240>();
+        grow_registers<WIDE_REGISTERS>();
         compute_rows<C, D, PRECISE>(in, unit, kv_head, group, all, at, lane);
     }
 }
