@@ -328,6 +328,37 @@ __device__ __forceinline__ float *part_at(const sheaf__cuda_decode &in, int dim,
     return in.parts + (part * in.n_q_heads + head) * (uint32_t)(dim + 4);
 }
 
+// Of a shared prefix: the query rows of a warp that follow its row `lane` and are of the same member, that
+// row included. Their parts lie side by side. n is 0 where there are none, or another lane has them.
+struct row_run {
+    uint32_t n;
+    float *to; // of span 0
+
+    __device__ __forceinline__ row_run(const sheaf__cuda_decode &in,
+                                       const sheaf__cuda_prefix_unit &unit, int dim,
+                                       uint32_t kv_head, uint32_t first, uint32_t of_warp,
+                                       uint32_t lane)
+        : n(0), to(nullptr)
+    {
+        const uint32_t n_rows = unit.n_members * in.group, row = first + lane;
+        if (lane >= of_warp || row >= n_rows) return;
+        const uint32_t member = row / in.group, head = row - member * in.group;
+        if (lane != 0 && head != 0) return;
+        n = min(min(in.group - head, of_warp - lane), n_rows - row);
+        to = part_at(in, dim, (uint64_t)unit.part + member, kv_head * in.group + head);
+    }
+
+    // They leave, from where all rows of the warp lie as parts of so many bytes: as bulk copies, because
+    // they are read by such, and what is stored otherwise these need not see.
+    __device__ __forceinline__ void leave(uint32_t from, uint32_t bytes, int lane) const
+    {
+        fence_async();
+        __syncwarp();
+        if (n != 0) bulk_store(to, from + lane * bytes, n * bytes);
+        bulk_commit();
+    }
+};
+
 // Column c of tile n: D sums, and m and l where `ends` says.
 template <uint32_t C, int D, int NT>
 __device__ __forceinline__ void part_write(float *to, float *ends, const sums<D, NT> &s, int n,

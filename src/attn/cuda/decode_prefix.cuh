@@ -211,6 +211,10 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     }
     __syncwarp();
 
+    static_assert(8 * NT * (D + 4) * 4 <= sums_bytes<D, NT>(), "no room for parts");
+    row_run run(in, unit, D, kv_head, first_row, 8 * NT, lane);
+    const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
+    if (run.n != 0) run.to += unit.first_span * each;
     sums<D, NT> chunk, now;
     const uint32_t end = r.end;
     for (uint32_t leaf = unit.first_span * SHEAF__CUDA_SPAN_LEAVES; leaf < end; leaf++) {
@@ -225,26 +229,28 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
         else
             chunk = now;
         if ((leaf + 1) % SHEAF__CUDA_CHUNK_LEAVES != 0) continue;
-        if (leaf % SHEAF__CUDA_SPAN_LEAVES >= SHEAF__CUDA_CHUNK_LEAVES)
+        if (leaf % SHEAF__CUDA_SPAN_LEAVES >= SHEAF__CUDA_CHUNK_LEAVES) {
             sums_fold<D, NT>(chunk, span, lane);
+        } else { // what leaves from there has been read
+            bulk_wait_read();
+            __syncwarp();
+        }
         if ((leaf + 1) % SHEAF__CUDA_SPAN_LEAVES != 0) {
             sums_store<D, NT>(span, chunk, lane);
             continue;
         }
+        __syncwarp(); // all have read what they folded
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                const uint32_t row = first_row + (uint32_t)(8 * n + 2 * t + c);
-                if (row >= n_rows) continue;
-                const uint64_t part =
-                    (uint64_t)unit.part +
-                    (uint64_t)(leaf / SHEAF__CUDA_SPAN_LEAVES) * unit.n_members +
-                    row / in.group;
-                float *to = part_at(in, D, part, kv_head * in.group + row % in.group);
+                float *to = span + (8 * n + 2 * t + c) * (D + 4);
                 part_write<C, D, NT>(to, to + D, chunk, n, c, lane);
             }
+        run.leave(shared_address(span), (D + 4) * 4, lane);
+        if (run.n != 0) run.to += each;
     }
+    bulk_wait();
 }
 
 } // namespace sheaf_cuda

@@ -300,26 +300,6 @@ __device__ __forceinline__ void ask_values(float (&o)[D / 2], const wide_weights
 
 // --- a warpgroup -----------------------------------------------------------------------------
 
-// The rows of the warp that follow its row `lane` and are of the same member, that row included: their
-// parts lie side by side. 0: none, or another lane has them.
-struct row_run {
-    uint32_t n;
-    float *to; // where they lie, of span 0
-
-    __device__ __forceinline__ row_run(const sheaf__cuda_decode &in,
-                                       const sheaf__cuda_prefix_unit &unit, int dim,
-                                       uint32_t kv_head, uint32_t first, int lane)
-        : n(0), to(nullptr)
-    {
-        const uint32_t n_rows = unit.n_members * in.group, row = first + lane;
-        if (lane >= 16 || row >= n_rows) return;
-        const uint32_t member = row / in.group, head = row - member * in.group;
-        if (lane != 0 && head != 0) return;
-        n = min(min(in.group - head, 16u - lane), n_rows - row);
-        to = part_at(in, dim, (uint64_t)unit.part + member, kv_head * in.group + head);
-    }
-};
-
 // A span's sums of the warp's 16 rows: as parts into its shared memory, and on their way from there.
 template <int D>
 __device__ __forceinline__ void leave_rows(unsigned char *all, uint32_t memory,
@@ -336,10 +316,7 @@ __device__ __forceinline__ void leave_rows(unsigned char *all, uint32_t memory,
                 make_float2(s.o[4 * j + 2 * h], s.o[4 * j + 2 * h + 1]);
         if (t == 0) *reinterpret_cast<float2 *>(row + D) = make_float2(s.m[h], s.l[h]);
     }
-    fence_async();
-    __syncwarp();
-    if (run.n != 0) bulk_store(run.to, memory + lane * BYTES, run.n * BYTES);
-    bulk_commit();
+    run.leave(memory, BYTES, lane);
 }
 
 template <uint32_t C, int D, bool PRECISE>
@@ -357,7 +334,7 @@ compute_rows(const sheaf__cuda_decode &in, const sheaf__cuda_prefix_unit &unit,
     const uint32_t asked = at + W::ASKED + 8 * group, rows_at = span_at + 16 * warp * 4 * D;
     const uint32_t n_rows =
         ask_queries<D>(in, unit, kv_head, first_row + 16 * warp, at + rows_at, asked, lane);
-    row_run run(in, unit, D, kv_head, first_row + 16 * warp, lane);
+    row_run run(in, unit, D, kv_head, first_row + 16 * warp, 16, lane);
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
     if (run.n != 0) run.to += unit.first_span * each;
     barrier_wait(asked, 0);
