@@ -26,7 +26,8 @@ static __global__ void __launch_bounds__(256, 1) multiply_only(float *out, int r
     for (int r = 0; r < rounds; r++) {
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; k++) wgmma_registers<128, false>(d, a, b + k * (16 * 128 / 16));
+        for (int k = 0; k < 4; k++)
+            wgmma_registers<128, false>(d, a, b + k * (16 * 128 / 16), 1);
         wgmma_commit();
         wgmma_wait<0>();
     }

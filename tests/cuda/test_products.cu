@@ -28,6 +28,7 @@ namespace
 
 using namespace sheaf_cuda;
 
+constexpr int KINDS = 6;
 constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 16;
 
 /* What one block compares: sum [ROWS][COLUMNS] + A [ROWS][DEPTH] B [DEPTH][COLUMNS]. */
@@ -42,6 +43,11 @@ struct results {
     float by_wgmma_turned[ROWS * COLUMNS];
 };
 
+/* The same without a sum, which mma.sync adds to zeros and wgmma to nothing. */
+struct both_results {
+    results added, alone;
+};
+
 /* Numbers of a row or column r, k and k + 1, as an operand has them. */
 __device__ uint32_t pair_of(const uint16_t *from, int r, int k)
 {
@@ -49,7 +55,7 @@ __device__ uint32_t pair_of(const uint16_t *from, int r, int k)
 }
 
 /* As the units of decode do: the sum's columns are rows of the product. Warp w has 16 of them. */
-template <bool HALF> __device__ void multiply_mma(const problem &p, float *to)
+template <bool HALF> __device__ void multiply_mma(const problem &p, bool adds, float *to)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, w = threadIdx.x >> 5;
     uint32_t a[4];
@@ -58,7 +64,8 @@ template <bool HALF> __device__ void multiply_mma(const problem &p, float *to)
     for (int n = 0; n < ROWS / 8; n++) {
         float d[4];
         for (int i = 0; i < 4; i++)
-            d[i] = p.sum[(8 * n + 2 * t + (i & 1)) * COLUMNS + 16 * w + g + i / 2 * 8];
+            d[i] = adds ? p.sum[(8 * n + 2 * t + (i & 1)) * COLUMNS + 16 * w + g + i / 2 * 8]
+                        : 0.0f;
         mma<HALF>(d, a, pair_of(p.a, 8 * n + g, 2 * t), pair_of(p.a, 8 * n + g, 2 * t + 8));
         for (int i = 0; i < 4; i++)
             to[(8 * n + 2 * t + (i & 1)) * COLUMNS + 16 * w + g + i / 2 * 8] = d[i];
@@ -76,7 +83,7 @@ __device__ int place(int r, int k, bool turned)
  * B turned. */
 template <bool HALF>
 __device__ void multiply_wgmma(const problem &p, unsigned char *a, unsigned char *b,
-                               bool turned, float *to)
+                               bool turned, bool adds, float *to)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, w = threadIdx.x >> 5;
     for (int i = threadIdx.x; i < ROWS * DEPTH; i += blockDim.x) {
@@ -96,9 +103,9 @@ __device__ void multiply_wgmma(const problem &p, unsigned char *a, unsigned char
     wgmma_pin(d);
     wgmma_fence();
     if (turned)
-        wgmma_registers<COLUMNS / 2, HALF>(d, from, at_b, 1);
+        wgmma_registers<COLUMNS / 2, HALF>(d, from, at_b, adds);
     else
-        wgmma_shared<COLUMNS / 2, HALF>(d, wgmma_descriptor(shared_address(a), 16), at_b, 1);
+        wgmma_shared<COLUMNS / 2, HALF>(d, wgmma_descriptor(shared_address(a), 16), at_b, adds);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_pin(d);
@@ -108,15 +115,17 @@ __device__ void multiply_wgmma(const problem &p, unsigned char *a, unsigned char
 }
 
 template <bool HALF>
-__global__ void __launch_bounds__(128) multiply(const problem *problems, results *to)
+__global__ void __launch_bounds__(128) multiply(const problem *problems, both_results *to)
 {
     __shared__ __align__(1024) unsigned char a[ROWS * 128];
     __shared__ __align__(1024) unsigned char b[COLUMNS * 128];
     const problem &p = problems[blockIdx.x];
-    results &r = to[blockIdx.x];
-    multiply_mma<HALF>(p, r.by_mma);
-    multiply_wgmma<HALF>(p, a, b, false, r.by_wgmma);
-    multiply_wgmma<HALF>(p, a, b, true, r.by_wgmma_turned);
+    for (int adds = 0; adds < 2; adds++) {
+        results &r = adds ? to[blockIdx.x].added : to[blockIdx.x].alone;
+        multiply_mma<HALF>(p, adds, r.by_mma);
+        multiply_wgmma<HALF>(p, a, b, false, adds, r.by_wgmma);
+        multiply_wgmma<HALF>(p, a, b, true, adds, r.by_wgmma_turned);
+    }
 }
 
 uint64_t state;
@@ -128,7 +137,8 @@ uint32_t draw()
 }
 
 /* Bits of a number whose kind all numbers of a problem share: 0 any bits, 1 of like size, 2 within many
- * powers of two, 3 nearly the opposite of the one before, 4 small ones. */
+ * powers of two, 3 nearly the opposite of the one before, 4 small ones, 5 so small that products vanish,
+ * or zeros. */
 uint16_t number(int kind, bool half, uint16_t before)
 {
     const uint32_t mantissa = half ? 10 : 7, most = half ? 31 : 255, middle = most / 2;
@@ -137,6 +147,7 @@ uint16_t number(int kind, bool half, uint16_t before)
     if (kind == 3 && draw() % 2 != 0) return (uint16_t)(before ^ 0x8000u ^ (draw() & 1));
     if (kind == 2 || kind == 3) exponent = middle - most / 6 + draw() % (most / 3);
     if (kind == 4) exponent = draw() % 4;
+    if (kind == 5) return (uint16_t)((draw() & 0x8000u) | (draw() % 2 != 0 ? 1 : 0));
     if (draw() % 16 == 0) return (uint16_t)(draw() & 0x8000u); /* a zero, of either sign */
     return (uint16_t)((draw() & 0x8000u) | exponent << mantissa |
                       (draw() & ((1u << mantissa) - 1)));
@@ -163,16 +174,16 @@ bool differ(float x, float y)
 template <bool HALF> uint64_t compare(int n)
 {
     std::vector<problem> problems((size_t)n);
-    std::vector<results> out((size_t)n);
+    std::vector<both_results> out((size_t)n);
     for (int i = 0; i < n; i++) {
         problem &p = problems[(size_t)i];
         uint16_t before = 0;
-        for (uint16_t &x : p.a) x = before = number(i % 5, HALF, before);
-        for (uint16_t &x : p.b) x = number(i % 5 == 3 ? 1 : i % 5, HALF, 0);
-        for (float &x : p.sum) x = sum_of(i % 5);
+        for (uint16_t &x : p.a) x = before = number(i % KINDS, HALF, before);
+        for (uint16_t &x : p.b) x = number(i % KINDS == 3 ? 1 : i % KINDS, HALF, 0);
+        for (float &x : p.sum) x = sum_of(i % KINDS);
     }
     problem *from;
-    results *to;
+    both_results *to;
     CUDA_OK(cudaMalloc(&from, problems.size() * sizeof *from));
     CUDA_OK(cudaMalloc(&to, out.size() * sizeof *to));
     CUDA_OK(cudaMemcpy(from, problems.data(), problems.size() * sizeof *from,
@@ -182,21 +193,21 @@ template <bool HALF> uint64_t compare(int n)
     CUDA_OK(cudaFree(from));
     CUDA_OK(cudaFree(to));
     uint64_t wrong = 0, finite = 0, zeros = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < 2 * n; i++)
         for (int e = 0; e < ROWS * COLUMNS; e++) {
-            const results &r = out[(size_t)i];
-            const bool bad =
-                differ(r.by_mma[e], r.by_wgmma[e]) || differ(r.by_mma[e], r.by_wgmma_turned[e]);
-            finite += r.by_mma[e] - r.by_mma[e] == 0, zeros += r.by_mma[e] == 0;
-            if (bad && wrong++ < 5)
-                printf("%s kind %d number %d: mma %a wgmma %a turned %a\n",
-                       HALF ? "f16" : "bf16", i % 5, e, r.by_mma[e], r.by_wgmma[e],
-                       r.by_wgmma_turned[e]);
+            const both_results &both = out[(size_t)(i / 2)];
+            const results &r = i % 2 ? both.added : both.alone;
+            const float x = r.by_mma[e], y = r.by_wgmma[e], z = r.by_wgmma_turned[e];
+            finite += x - x == 0, zeros += x == 0;
+            if ((differ(x, y) || differ(x, z)) && wrong++ < 5)
+                printf("%s kind %d number %d, %s a sum: mma %a wgmma %a turned %a\n",
+                       HALF ? "f16" : "bf16", i / 2 % KINDS, e, i % 2 ? "with" : "without", x,
+                       y, z);
         }
-    printf("%s: %d products of matrices, %.1f%% of their numbers finite, %.1f%% zero, %llu "
-           "differ\n",
-           HALF ? "f16" : "bf16", n, 100.0 * (double)finite / n / ROWS / COLUMNS,
-           100.0 * (double)zeros / n / ROWS / COLUMNS, (unsigned long long)wrong);
+    const double all = 2.0 * n * ROWS * COLUMNS;
+    printf("%s: %.0f numbers, %.1f%% of them finite, %.1f%% zero, %llu differ\n",
+           HALF ? "f16" : "bf16", all, 100 * (double)finite / all, 100 * (double)zeros / all,
+           (unsigned long long)wrong);
     return wrong;
 }
 

@@ -100,7 +100,7 @@ typedef struct sheaf__cuda_decode {
 SHEAF_WARN sheaf_status sheaf__cuda_decode_check(const sheaf_kv_view *view, uint32_t io_dtype);
 
 /* Host and kernels size the same memory: the kernels' own constants are compared with these while
- * they are compiled (decode_kernels.cuh). */
+ * they are compiled (decode_launch.cuh). */
 #ifdef __cplusplus
 #    define SHEAF__CUDA_INLINE static constexpr inline
 #else

@@ -1,4 +1,4 @@
-// attn/cuda/decode_kernels.cuh - what both kernels of decode are made of.
+// attn/cuda/decode_kernels.cuh - what all kernels of decode are made of.
 //
 // Owns: queries as the products take them, a leaf from slot to sums, and what is left behind:
 // parts, merges, results.
@@ -328,8 +328,9 @@ __device__ __forceinline__ float *part_at(const sheaf__cuda_decode &in, int dim,
     return in.parts + (part * in.n_q_heads + head) * (uint32_t)(dim + 4);
 }
 
-// Of a shared prefix: the query rows of a warp that follow its row `lane` and are of the same member, that
-// row included. Their parts lie side by side. n is 0 where there are none, or another lane has them.
+// Of a shared prefix: the query rows of a warp that follow its row `lane` and are of the same member,
+// that row included. Their parts lie side by side. n is 0 where there are none, or another lane has
+// them.
 struct row_run {
     uint32_t n;
     float *to; // of span 0

@@ -59,7 +59,7 @@ merge_heads(const sheaf__cuda_decode &in, const sheaf__cuda_merge &job, uint32_t
     const uint64_t each = (uint64_t)in.n_q_heads * (D + 4); // floats of a part
     const float *prefix = part_at(in, D, job.prefix_part, head);
     const float *own = part_at(in, D, job.part, head) - job.prefix_spans * each;
-    row_sums<D> all, span;
+    row_sums<D> all = {}, span = {};
     bool any = false, in_span = false;
     uint32_t h = 0, p = 0;
     for (uint32_t done = 0; done < wanted; done += to.n) {

@@ -1,7 +1,7 @@
 // attn/cuda/instructions.cuh - what the decode kernels ask of the hardware, a function each.
 //
-// Owns: all inline assembly of decode, so that the kernels' own code runs wherever these are given
-// another meaning (tests/cuda/emulated).
+// Owns: all inline assembly of decode but the products of warpgroups (wgmma.cuh), so that the kernels'
+// own code runs wherever these are given another meaning (tests/cuda/emulated).
 #ifndef SHEAF_ATTN_CUDA_INSTRUCTIONS_CUH
 #define SHEAF_ATTN_CUDA_INSTRUCTIONS_CUH
 

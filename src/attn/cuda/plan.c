@@ -235,6 +235,8 @@ static copy_fn *driver_copy(void)
                                              &result) == cudaSuccess &&
             result == cudaDriverEntryPointSuccess)
             memcpy(&found, &at, sizeof found);
+        else
+            (void)cudaGetLastError(); /* it is nobody else's: there is the runtime's copy */
         __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
     }
     return found;
@@ -268,9 +270,14 @@ static sheaf_status upload(sheaf_cuda_plan *plan, const sheaf_kv_view *views, vo
     const uint32_t half = plan->n_copies / 2, copy = plan->copy;
     sheaf__cuda_step_write(&plan->step, views, next_copy(plan));
     SHEAF__TRY(send(plan, next_copy(plan), stream));
-    if (copy % half == half - 1)
-        SHEAF__TRY(sheaf__cuda_status(cudaEventRecord(plan->left[copy / half], stream),
-                                      "upload", NULL));
+    if (copy % half == half - 1) {
+        sheaf_status status = sheaf__cuda_status(
+            cudaEventRecord(plan->left[copy / half], stream), "upload", NULL);
+        if (status != SHEAF_OK) { /* no event says when what was queued has left */
+            (void)cudaStreamSynchronize(stream);
+            return status;
+        }
+    }
     plan->copy = (copy + 1) % plan->n_copies;
     return SHEAF_OK;
 }
@@ -382,8 +389,10 @@ static void fill_report(const sheaf_cuda_plan *plan, sheaf_cuda_report *report)
     report->n_prefixes = plan->step.layout.n_sets;
     report->n_parts = plan->step.layout.n_parts;
     report->prefix_tokens = plan->step.layout.prefix_tokens;
-    report->workspace_bytes = plan->part_floats * sizeof(float) + plan->table_capacity +
-                              plan->n_counters * sizeof *plan->counters;
+    report->workspace_bytes =
+        plan->part_floats * sizeof(float) + plan->table_capacity +
+        plan->n_counters * sizeof *plan->counters +
+        (plan->sinks != NULL ? plan->options.n_q_heads * sizeof(float) : 0);
     report->generation = plan->generation;
 }
 
