@@ -168,10 +168,9 @@ struct busy_warps {
     }
 };
 
-// Leaves parts of some heads, which lie at `from` in shared memory. They are in the second
-// cache before they are counted, as the copy's end says, and are read from there. Hopper does
-// so; PTX promises it only with fences, which take 8 us each while memory is busy. Bit i of the
-// result: of head + i it was the last part, and all can be read.
+// Leaves parts of some heads, which lie at `from` in shared memory. They are published before they are
+// counted: that the copy's end has been waited for is not enough, now and then a part was read before it
+// was there. Bit i of the result: of head + i it was the last part, and all can be read.
 template <int D>
 __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, uint32_t from,
                                                 uint64_t part, uint32_t merge, uint32_t n_units,
@@ -181,13 +180,16 @@ __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, ui
     if (some && lane == 0) {
         bulk_store(part_at(in, D, part, head), from, n_heads * part_bytes<D>());
         bulk_wait();
+        publish();
     }
     __syncwarp();
     uint32_t before = 0;
     if (lane < (int)n_heads)
         before =
             atomicInc(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane, n_units - 1);
-    return __ballot_sync(ALL, lane < (int)n_heads && before == n_units - 1);
+    const uint32_t last = __ballot_sync(ALL, lane < (int)n_heads && before == n_units - 1);
+    if (last != 0) observe(lane);
+    return last;
 }
 
 // The end of unit n: its parts or results, once all four warps have their sums.

@@ -66,6 +66,13 @@ struct store {
     void *to;
 };
 
+/* A store whose bytes have been read, but which nobody else sees yet. */
+struct late_store {
+    uint32_t block, thread;
+    void *to;
+    std::vector<unsigned char> bytes;
+};
+
 struct meeting {
     uint32_t generation, arrived;
 };
@@ -74,6 +81,7 @@ std::vector<fiber> fibers; /* of the running block */
 std::vector<warp> warps;
 std::vector<copy> copies;
 std::vector<store> stores;
+std::vector<late_store> late; /* of all blocks */
 meeting meetings[16];
 jmp_buf scheduler;
 fiber *current;
@@ -240,6 +248,8 @@ void run(const std::function<void()> &kernel, uint32_t n_blocks, uint32_t n_thre
         block = {b, 0, 0};
         run_block(n_threads);
     }
+    for (const late_store &l : late) memcpy(l.to, l.bytes.data(), l.bytes.size());
+    late.clear();
 }
 
 uint32_t lane()
@@ -313,8 +323,18 @@ void finish_stores()
 {
     for (size_t i = stores.size(); i-- > 0;) {
         if (stores[i].thread != thread.x) continue;
-        memcpy(stores[i].to, all + stores[i].from, stores[i].bytes);
+        const unsigned char *from = all + stores[i].from;
+        late.push_back({block.x, thread.x, stores[i].to, {from, from + stores[i].bytes}});
         stores.erase(stores.begin() + (ptrdiff_t)i);
+    }
+}
+
+void publish_stores()
+{
+    for (size_t i = late.size(); i-- > 0;) {
+        if (late[i].thread != thread.x || late[i].block != block.x) continue;
+        memcpy(late[i].to, late[i].bytes.data(), late[i].bytes.size());
+        late.erase(late.begin() + (ptrdiff_t)i);
     }
 }
 

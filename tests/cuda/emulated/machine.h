@@ -38,9 +38,11 @@ void barrier_init(uint32_t at, uint32_t count);
 void barrier_arrive(uint32_t at, int32_t bytes); /* and so many bytes more are awaited */
 void barrier_wait(uint32_t at, uint32_t parity);
 void copy_later(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
-/* From shared memory; they lie there once the thread has waited. */
+/* From shared memory, which has been read once the thread has waited; they are seen by other blocks
+ * once it has published them, or the kernel has ended. */
 void store_later(void *to, uint32_t from, uint32_t bytes);
 void finish_stores();
+void publish_stores();
 /* Rows of `width` bytes, which lie `stride` apart, swizzled as attn/cuda/tensor_map.h says. */
 void copy_rows_later(uint32_t to, const void *from, uint32_t n_rows, uint64_t stride,
                      uint32_t width, uint32_t barrier);

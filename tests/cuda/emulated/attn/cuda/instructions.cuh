@@ -216,6 +216,16 @@ inline void bulk_wait()
     emulated::finish_stores();
 }
 
+inline void publish()
+{
+    emulated::publish_stores();
+}
+
+inline void observe(int)
+{
+    __syncwarp();
+}
+
 inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
     emulated::copy_later(to, from, bytes, bar);
