@@ -350,6 +350,54 @@ static void layers_in_a_row_do_not_disturb_each_other(void **state)
     }
 }
 
+/* Many runs of a step that gives every team several units, so that parts are left and merged while memory
+ * is busy: one that is read before it is there shows in some run or other. */
+static void a_step_gives_the_same_bits_every_time(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const uint32_t kinds[][2] = {{SHEAF_CODEC_TURBO4, 128},
+                                        {SHEAF_CODEC_INT8, 256},
+                                        {SHEAF_CODEC_INT8, 128},
+                                        {SHEAF_CODEC_BF16, 128}};
+    const uint32_t runs = short_run() ? 2 : 300, n = short_run() ? 2 : 50;
+    for (uint32_t k = 0; k < (short_run() ? 1u : 4u); k++) {
+        world *w = world_that_shares(kinds[k][0], kinds[k][1], 24, 16, n, seed + k);
+        uint64_t bytes = w->n_items * 24ull * w->dim * 2;
+        sheaf_attn_options o = world_options(w);
+        sheaf_cuda_attn_options c = SHEAF_CUDA_ATTN_OPTIONS_INIT;
+        sheaf_cuda_plan *plan = NULL;
+        cudaStream_t stream;
+        asked a = {.dtype = SHEAF_DTYPE_BF16, .n = w->n_items};
+        void *q = queries_on_gpu(w, &a);
+        unsigned char *all, *got = malloc(runs * bytes);
+        uint32_t differ = 0;
+        c.io_dtype = SHEAF_DTYPE_BF16, c.prefix_min = 1u << 30;
+        assert_non_null(got);
+        assert_int_equal(sheaf_cuda_plan_create(&o, &c, &plan, NULL), SHEAF_OK);
+        gpu_ok(cudaStreamCreate(&stream));
+        gpu_ok(cudaMalloc((void **)&all, runs * bytes));
+        assert_int_equal(sheaf_cuda_plan_batch(plan, w->items, w->views, w->n_items, stream),
+                         SHEAF_OK);
+        for (uint32_t r = 0; r < runs; r++)
+            assert_int_equal(sheaf_cuda_run(plan, w->views, q, all + r * bytes, stream, NULL),
+                             SHEAF_OK);
+        gpu_ok(cudaStreamSynchronize(stream));
+        gpu_ok(cudaMemcpy(got, all, runs * bytes, cudaMemcpyDeviceToHost));
+        for (uint32_t r = 1; r < runs; r++) differ += memcmp(got, got + r * bytes, bytes) != 0;
+        if (differ != 0)
+            print_message("%s dim %u: %u of %u runs differ\n", sheaf_codec_name(kinds[k][0]),
+                          w->dim, differ, runs);
+        assert_int_equal(differ, 0);
+        sheaf_cuda_plan_destroy(plan);
+        gpu_ok(cudaStreamDestroy(stream));
+        gpu_ok(cudaFree(all));
+        gpu_ok(cudaFree(q));
+        free(got);
+        world_free(w);
+    }
+}
+
 #define STEPS 40
 
 /* A plan that goes from step to step, nothing waited for, gives what a new plan gives for each of them:
@@ -455,6 +503,7 @@ int main(void)
         cmocka_unit_test(sharing_a_prefix_changes_no_bit),
         cmocka_unit_test(rows_elsewhere_and_graphs_change_no_bit),
         cmocka_unit_test(layers_in_a_row_do_not_disturb_each_other),
+        cmocka_unit_test(a_step_gives_the_same_bits_every_time),
         cmocka_unit_test(steps_of_one_plan_are_those_of_new_ones),
         cmocka_unit_test(what_kernels_do_not_read_is_refused),
     };
