@@ -18,14 +18,7 @@
 #include <cstring>
 #include <vector>
 
-#define RIG_OK(call)                                                                           \
-    do {                                                                                       \
-        cudaError_t error_ = (call);                                                           \
-        if (error_ != cudaSuccess) {                                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error_));    \
-            exit(1);                                                                           \
-        }                                                                                      \
-    } while (0)
+#include "rig_ok.cuh"
 
 struct rig_random {
     uint64_t state;

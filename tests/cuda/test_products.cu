@@ -14,14 +14,7 @@
 #include "attn/cuda/instructions.cuh"
 #include "attn/cuda/wgmma.cuh"
 
-#define CUDA_OK(call)                                                                          \
-    do {                                                                                       \
-        cudaError_t error_ = (call);                                                           \
-        if (error_ != cudaSuccess) {                                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error_));    \
-            exit(1);                                                                           \
-        }                                                                                      \
-    } while (0)
+#include "rig_ok.cuh"
 
 namespace
 {
@@ -184,14 +177,14 @@ template <bool HALF> uint64_t compare(int n)
     }
     problem *from;
     both_results *to;
-    CUDA_OK(cudaMalloc(&from, problems.size() * sizeof *from));
-    CUDA_OK(cudaMalloc(&to, out.size() * sizeof *to));
-    CUDA_OK(cudaMemcpy(from, problems.data(), problems.size() * sizeof *from,
-                       cudaMemcpyHostToDevice));
+    RIG_OK(cudaMalloc(&from, problems.size() * sizeof *from));
+    RIG_OK(cudaMalloc(&to, out.size() * sizeof *to));
+    RIG_OK(cudaMemcpy(from, problems.data(), problems.size() * sizeof *from,
+                      cudaMemcpyHostToDevice));
     multiply<HALF><<<n, 128>>>(from, to);
-    CUDA_OK(cudaMemcpy(out.data(), to, out.size() * sizeof *to, cudaMemcpyDeviceToHost));
-    CUDA_OK(cudaFree(from));
-    CUDA_OK(cudaFree(to));
+    RIG_OK(cudaMemcpy(out.data(), to, out.size() * sizeof *to, cudaMemcpyDeviceToHost));
+    RIG_OK(cudaFree(from));
+    RIG_OK(cudaFree(to));
     uint64_t wrong = 0, finite = 0, zeros = 0;
     for (int i = 0; i < 2 * n; i++)
         for (int e = 0; e < ROWS * COLUMNS; e++) {

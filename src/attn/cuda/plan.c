@@ -12,6 +12,7 @@
 
 #include "attn/cuda/describe.h"
 #include "base/bits.h"
+#include "base/cuda_driver.h"
 #include "base/cuda_error.h"
 #include "base/status.h"
 #include "codec/quantized.h"
@@ -223,25 +224,6 @@ static sheaf_status look_ahead(sheaf_cuda_plan *plan)
 
 typedef CUresult copy_fn(CUdeviceptr, const void *, size_t, CUstream);
 
-/* The driver's copy, under the runtime's; null: not found. */
-static copy_fn *driver_copy(void)
-{
-    static copy_fn *kept = NULL; /* threads that look for it at once find the same */
-    copy_fn *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
-    if (found == NULL) {
-        void *at = NULL;
-        enum cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuMemcpyHtoDAsync", &at, 12000, cudaEnableDefault,
-                                             &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            memcpy(&found, &at, sizeof found);
-        else
-            (void)cudaGetLastError(); /* it is nobody else's: there is the runtime's copy */
-        __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
-    }
-    return found;
-}
-
 /* Queues the upload of a pinned copy of the table. What was not written of it no kernel reads. */
 static sheaf_status send(const sheaf_cuda_plan *plan, const unsigned char *copy, void *stream)
 {
@@ -253,8 +235,9 @@ static sheaf_status send(const sheaf_cuda_plan *plan, const unsigned char *copy,
         begin = at->bytes > size ? at->bytes - size : 0;
     }
     unsigned char *to = plan->table + begin;
-    copy_fn *driver = driver_copy();
-    if (driver != NULL &&
+    static void *kept = NULL;
+    copy_fn *driver = NULL; /* a little less than the runtime's copy */
+    if (sheaf__cuda_kept_call(&kept, "cuMemcpyHtoDAsync", &driver) &&
         driver((CUdeviceptr)(uintptr_t)to, copy + begin, size, stream) == CUDA_SUCCESS)
         return SHEAF_OK;
     /* the runtime can do what a thread without a context cannot, and says what is wrong */

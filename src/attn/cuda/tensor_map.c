@@ -1,8 +1,9 @@
 /* attn/cuda/tensor_map.c - the driver's encoding of a tensor map. */
 #include "attn/cuda/tensor_map.h"
 
-#include <cuda_runtime_api.h>
 #include <stddef.h>
+
+#include "base/cuda_driver.h"
 
 /* Beyond what any pool can hold. */
 #define MAX_ROWS (1u << 30)
@@ -11,23 +12,6 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* The driver's function; null: a driver without it. */
-static encode_fn *encoder(void)
-{
-    static encode_fn *kept = NULL; /* threads that look for it at once find the same */
-    encode_fn *found = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
-    if (found == NULL) {
-        void *at = NULL;
-        enum cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000,
-                                             cudaEnableDefault, &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            __builtin_memcpy(&found, &at, sizeof found);
-        __atomic_store_n(&kept, found, __ATOMIC_RELEASE);
-    }
-    return found;
-}
 
 bool sheaf__cuda_map_tiles(CUtensorMap *map, const sheaf__cuda_tiles *t)
 {
@@ -38,8 +22,9 @@ bool sheaf__cuda_map_tiles(CUtensorMap *map, const sheaf__cuda_tiles *t)
     const CUtensorMapSwizzle swizzle = t->width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : t->width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                         : CU_TENSOR_MAP_SWIZZLE_32B;
-    encode_fn *encode = encoder();
-    return encode != NULL &&
+    static void *kept = NULL;
+    encode_fn *encode = NULL;
+    return sheaf__cuda_kept_call(&kept, "cuTensorMapEncodeTiled", &encode) &&
            encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, (void *)(uintptr_t)t->base, dims,
                   strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cuda_driver.h"
 #include "base/cuda_error.h"
 #include "base/status.h"
 #include "pool/cuda/device.h"
@@ -22,31 +23,18 @@
 
 /* ---- the driver ---------------------------------------------------------------------------- */
 
-/* One call of the driver's; the version is the one whose signatures device.h has. */
-static sheaf_status find(const char *name, void *call, sheaf_error *err)
-{
-    void *found = NULL;
-    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    SHEAF__TRY(sheaf__cuda_status(
-        cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name,
-        err));
-    if (result != cudaDriverEntryPointSuccess || found == NULL)
-        return sheaf__error_set(err, SHEAF_E_UNSUPPORTED, "the driver has no %s", name);
-    memcpy(call, &found, sizeof found);
-    return SHEAF_OK;
-}
-
 static sheaf_status find_all(sheaf__cuda_driver *driver, sheaf_error *err)
 {
-    SHEAF__TRY(find("cuMemAddressReserve", &driver->address_reserve, err));
-    SHEAF__TRY(find("cuMemAddressFree", &driver->address_free, err));
-    SHEAF__TRY(find("cuMemCreate", &driver->mem_create, err));
-    SHEAF__TRY(find("cuMemRelease", &driver->mem_release, err));
-    SHEAF__TRY(find("cuMemMap", &driver->mem_map, err));
-    SHEAF__TRY(find("cuMemUnmap", &driver->mem_unmap, err));
-    SHEAF__TRY(find("cuMemSetAccess", &driver->set_access, err));
-    SHEAF__TRY(find("cuMemGetAllocationGranularity", &driver->granularity, err));
-    return find("cuDeviceGetAttribute", &driver->attribute, err);
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemAddressReserve", &driver->address_reserve, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemAddressFree", &driver->address_free, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemCreate", &driver->mem_create, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemRelease", &driver->mem_release, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemMap", &driver->mem_map, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemUnmap", &driver->mem_unmap, err));
+    SHEAF__TRY(sheaf__cuda_driver_call("cuMemSetAccess", &driver->set_access, err));
+    SHEAF__TRY(
+        sheaf__cuda_driver_call("cuMemGetAllocationGranularity", &driver->granularity, err));
+    return sheaf__cuda_driver_call("cuDeviceGetAttribute", &driver->attribute, err);
 }
 
 static CUmemAllocationProp properties(const sheaf__cuda_device *device)
