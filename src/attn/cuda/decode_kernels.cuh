@@ -25,6 +25,15 @@ struct maps {
     const CUtensorMap *k, *v;
 };
 
+// `x`, known once `made` is. An arrival at a barrier does not wait for what its thread has asked shared
+// memory for, and a copy into that place, if it comes from the second cache, can be faster: so what says
+// that something is read is made of what was read.
+__device__ __forceinline__ uint32_t after(const sheaf__cuda_decode &in, uint32_t x,
+                                          uint32_t made)
+{
+    return x | (made & in.nothing);
+}
+
 // --- copies ----------------------------------------------------------------------------------
 
 // What a lane brings of a slot: a strip of the tokens of one block. Eight lanes fill it.
@@ -289,11 +298,35 @@ __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
     return s;
 }
 
-// One leaf. release: says of the slot waited for last that it is read.
+// A leaf's products with the slot's half of K, or its values once all of V has been read: bits that
+// cannot be known before all that was read is there.
+template <uint32_t C, int D, int NT>
+__device__ __forceinline__ uint32_t made_of(const float (&s)[NT][4][4], int half)
+{
+    constexpr int TILES = shape<C, D>::TILES;
+    uint32_t x = 0;
+#pragma unroll
+    for (int i = 0; i < TILES; i++) x |= __float_as_uint(s[0][half * TILES + i][0]);
+    return x;
+}
+
+template <uint32_t C, int D, int NT>
+__device__ __forceinline__ uint32_t made_of(const sums<D, NT> &to)
+{
+    uint32_t x = 0;
+#pragma unroll
+    for (int k = 0; k < shape<C, D>::OCTETS; k++)
+#pragma unroll
+        for (int j = 0; j < (shape<C, D>::RAW ? 4 : 1); j++)
+            x |= __float_as_uint(to.o[0][k][j][0]);
+    return x;
+}
+
+// One leaf. release: says of the slot waited for last that it is read, by what was made of it.
 template <uint32_t C, int D, int NT, bool PRECISE, typename R, typename F>
 __device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen see,
                                         float softcap, const queries<C, D, NT, PRECISE> &q,
-                                        F release)
+                                        const code_book<C> &book, F release)
 {
     using S = shape<C, D>;
     constexpr bool LOW = PRECISE && !S::HALF;
@@ -303,11 +336,11 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen se
 #pragma unroll
     for (int half = 0; half < S::HALVES; half++) {
         slot = r.wait();
-        scores<C, D, NT, PRECISE>(s, half, slot.data, lane, q);
-        if constexpr (S::RAW) release();
+        scores<C, D, NT, PRECISE>(s, half, slot.data, lane, q, book);
+        if constexpr (S::RAW) release(made_of<C, D, NT>(s, half));
     }
-    logits<C, D, NT, PRECISE>(s, factor, slot, lane, see, softcap, q);
-    if constexpr (!S::RAW) release();
+    const uint32_t scaled = logits<C, D, NT, PRECISE>(s, factor, slot, lane, see, softcap, q);
+    if constexpr (!S::RAW) release(scaled);
     exponentials<D, NT>(s, factor, to);
 #pragma unroll
     for (int half = 0; half < S::HALVES; half++) {
@@ -315,8 +348,8 @@ __device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen se
         slot = r.wait();
         if (!see.whole) clean<C, D>(half, slot, lane, see);
         if (half == 0 && !S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
-        values<C, D, NT, LOW>(to, half, slot.data, lane, w);
-        release();
+        values<C, D, NT, LOW>(to, half, slot.data, lane, w, book);
+        release(made_of<C, D, NT>(to));
     }
 }
 
@@ -403,6 +436,15 @@ template <int D> struct row_sums {
         }
         const float2 ml = *reinterpret_cast<const float2 *>(ends);
         m = ml.x, l = ml.y;
+    }
+
+    // Bits that cannot be known before all of it is.
+    __device__ __forceinline__ uint32_t made() const
+    {
+        uint32_t x = __float_as_uint(m) | __float_as_uint(l);
+#pragma unroll
+        for (int i = 0; i < E; i++) x |= __float_as_uint(o[i]);
+        return x;
     }
 
     // A part, for others to read.

@@ -41,15 +41,16 @@ template <uint32_t C, int D> struct intake {
         return (from == 0 ? ring.n_slots : from) - 1;
     }
 
-    // All lanes, each for what it has read.
-    __device__ __forceinline__ void give_back(uint32_t n)
+    // All lanes, each for what it has read. made: of that
+    __device__ __forceinline__ void give_back(const sheaf__cuda_decode &in, uint32_t n,
+                                              uint32_t made)
     {
-        barrier_arrive(ring.bars + EMPTY + 8 * n);
+        barrier_arrive(after(in, ring.bars + EMPTY + 8 * n, made));
     }
 
-    __device__ __forceinline__ void next()
+    __device__ __forceinline__ void next(const sheaf__cuda_decode &in, uint32_t made)
     {
-        if (--left != 0) give_back(from);
+        if (--left != 0) give_back(in, from, made);
         if (++from == ring.n_slots) from = 0, phase ^= 1;
     }
 
@@ -108,10 +109,11 @@ __device__ __forceinline__ void compute(const sheaf__cuda_decode &in, intake<C, 
                                         uint32_t at, uint32_t warp, int lane)
 {
     sums<D, 1> chunk, now;
+    const code_book<C> book(in.book);
     r.left = (mine.end - mine.first) * 2 * shape<C, D>::HALVES;
     for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
         leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q,
-                                  [&] { r.next(); });
+                                  book, [&](uint32_t made) { r.next(in, made); });
         if (leaf != mine.first)
             merge_into<D, 1>(chunk, now);
         else
@@ -168,9 +170,8 @@ struct busy_warps {
     }
 };
 
-// Leaves parts of some heads, which lie at `from` in shared memory. They are published before they are
-// counted: that the copy's end has been waited for is not enough, now and then a part was read before it
-// was there. Bit i of the result: of head + i it was the last part, and all can be read.
+// Leaves parts of some heads, which lie at `from` in shared memory, and counts them. Bit i of the result:
+// of head + i it was the last part, and all can be read by bulk copies.
 template <int D>
 __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, uint32_t from,
                                                 uint64_t part, uint32_t merge, uint32_t n_units,
@@ -180,15 +181,17 @@ __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, ui
     if (some && lane == 0) {
         bulk_store(part_at(in, D, part, head), from, n_heads * part_bytes<D>());
         bulk_wait();
-        publish();
     }
     __syncwarp();
     uint32_t before = 0;
     if (lane < (int)n_heads)
-        before =
-            atomicInc(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane, n_units - 1);
+        before = count_shared(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane,
+                              n_units - 1);
     const uint32_t last = __ballot_sync(ALL, lane < (int)n_heads && before == n_units - 1);
-    if (last != 0) observe(lane);
+    if (last != 0) {
+        __syncwarp();
+        fence_async_global();
+    }
     return last;
 }
 
@@ -204,14 +207,17 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
     const busy_warps busy(unit);
     const uint32_t columns = about.columns(in), head = about.first_head(in) + warp;
     row_sums<D> s[8 / WARPS];
+    uint32_t made = 0;
 #pragma unroll
-    for (int i = 0; i < 8 / WARPS; i++)
-        if (warp + WARPS * i < columns)
-            s[i] = fold_warps<D>(all, at, busy.from, busy.past, warp + WARPS * i, lane);
-    meet<32 * WARPS>(team + 1);
+    for (int i = 0; i < 8 / WARPS; i++) {
+        if (warp + WARPS * i >= columns) continue;
+        s[i] = fold_warps<D>(all, at, busy.from, busy.past, warp + WARPS * i, lane);
+        made |= s[i].made();
+    }
+    meet<32 * WARPS>(after(in, team + 1, made));
     if (mine.first < mine.end) {
         fence_async();
-        r.give_back(r.last());
+        r.give_back(in, r.last(), 0);
     }
     const sheaf__cuda_merge job = about.merge();
     room free = r.free_room(all, at);

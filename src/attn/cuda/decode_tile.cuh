@@ -62,16 +62,25 @@ __device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
 
 // --- codes to bytes --------------------------------------------------------------------------
 
-// Eight codes of turbo4 as signed levels: codes 0 to 3 in lo, 4 to 7 in hi.
-__device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &hi)
-{
-    const uint32_t n0 = 0xc6b5a081u, n1 = 0xfaeee1d4u; // codes 0 to 7: -127 -96 ... -6
-    const uint32_t p0 = 0x2c1f1206u, p1 = 0x7f604b3au; // codes 8 to 15: 6 18 ... 127
-    const uint32_t index = codes & 0x77777777u;
-    const uint32_t sign = ((codes >> 1) & 0x44444444u) | 0x32103210u;
-    lo = permute(permute(n0, n1, index), permute(p0, p1, index), sign);
-    hi = permute(permute(n0, n1, index >> 16), permute(p0, p1, index >> 16), sign >> 16);
-}
+// The levels of turbo4, and masks, as the host has given them: what compilers know they make immediates,
+// of which an instruction takes one, or move before each use.
+template <uint32_t C> struct code_book {
+    uint32_t n0, n1, p0, p1, low, index, sign, bytes;
+
+    __device__ __forceinline__ explicit code_book(const uint32_t (&words)[8])
+        : n0(words[0]), n1(words[1]), p0(words[2]), p1(words[3]), low(words[4]),
+          index(words[5]), sign(words[6]), bytes(words[7])
+    {
+    }
+
+    // Eight codes as signed levels: codes 0 to 3 in lo, 4 to 7 in hi.
+    __device__ __forceinline__ void levels(uint32_t codes, uint32_t &lo, uint32_t &hi) const
+    {
+        const uint32_t at = codes & index, from = ((codes >> 1) & sign) | bytes;
+        lo = permute(permute(n0, n1, at), permute(p0, p1, at), from);
+        hi = permute(permute(n0, n1, at >> 16), permute(p0, p1, at >> 16), from >> 16);
+    }
+};
 
 // Four words as a matrix of bytes, transposed: word j gets byte j of each.
 __device__ __forceinline__ void transpose_bytes(uint32_t (&to)[4], const uint32_t (&x)[4])
@@ -256,14 +265,14 @@ __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
 // Eight numbers each of two rows, x and y, those of step s of the ones that were loaded.
 template <uint32_t C>
 __device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y,
-                                            int s)
+                                            int s, const code_book<C> &book)
 {
     if constexpr (C == INT8) {
         a[0] = word(x, 2 * s), a[1] = word(y, 2 * s);
         a[2] = word(x, 2 * s + 1), a[3] = word(y, 2 * s + 1);
     } else {
-        levels(word(x, s), a[0], a[2]);
-        levels(word(y, s), a[1], a[3]);
+        book.levels(word(x, s), a[0], a[2]);
+        book.levels(word(y, s), a[1], a[3]);
     }
 }
 
@@ -293,7 +302,8 @@ __device__ __forceinline__ void scores_raw(float (&s)[NT][4][4], int half, uint3
 
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][4], uint32_t slot, int lane,
-                                                 const queries<C, D, NT, PRECISE> &q)
+                                                 const queries<C, D, NT, PRECISE> &q,
+                                                 const code_book<C> &book)
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
@@ -314,7 +324,7 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][4], uint32_t 
             for (int w = 0; w < STEPS; w++) {
                 const int step = STEPS * j + w;
                 uint32_t a[4];
-                dot_operand<C>(a, x, y, w);
+                dot_operand<C>(a, x, y, w, book);
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
                     mma_bytes<true>(hi[n], a, q.hi[n][step][0], q.hi[n][step][1]);
@@ -333,12 +343,13 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][4], uint32_t 
 // s: [tile][...] sums over dimensions, before any scale; those of the slot's half of the leaf
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void scores(float (&s)[NT][4][4], int half, uint32_t slot, int lane,
-                                       const queries<C, D, NT, PRECISE> &q)
+                                       const queries<C, D, NT, PRECISE> &q,
+                                       const code_book<C> &book)
 {
     if constexpr (shape<C, D>::RAW)
         scores_raw<C, D, NT, PRECISE>(s, half, slot, lane, q);
     else
-        scores_quantized<C, D, NT, PRECISE>(s, slot, lane, q);
+        scores_quantized<C, D, NT, PRECISE>(s, slot, lane, q, book);
 }
 
 // A maximum or a sum over the eight lanes that hold the rows of a column, the same in all of
@@ -399,13 +410,15 @@ __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], const float (&s
 }
 
 // Products to what weights are powers of: base-2 logits are these times `factor`. q.scale has no LOG2E
-// where there is a soft cap.
+// where there is a soft cap. The result: bits that cannot be known before the scales are there, and what
+// they were multiplied with.
 template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void logits(float (&s)[NT][4][4], float (&factor)[NT][2],
-                                       slot_at slot, int lane, seen see, float softcap,
-                                       const queries<C, D, NT, PRECISE> &q)
+__device__ __forceinline__ uint32_t logits(float (&s)[NT][4][4], float (&factor)[NT][2],
+                                           slot_at slot, int lane, seen see, float softcap,
+                                           const queries<C, D, NT, PRECISE> &q)
 {
     const int g = lane >> 2;
+    uint32_t made = 0;
     if constexpr (!shape<C, D>::RAW) { // without this brace nvcc 13.0 drops the next loop, too
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -418,6 +431,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], float (&factor)[NT]
 #pragma unroll
                     for (int c = 0; c < 2; c++)
                         s[n][i][2 * f + c] = __fmul_rn(s[n][i][2 * f + c], scale);
+                made |= __float_as_uint(s[0][i][2 * f]);
             }
     }
 #pragma unroll
@@ -425,7 +439,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], float (&factor)[NT]
 #pragma unroll
         for (int c = 0; c < 2; c++) factor[n][c] = softcap != 0.0f ? 1.0f : q.scale[n][c];
     if (softcap != 0.0f) cap_logits<NT>(s, q.scale, softcap);
-    if (see.whole) return;
+    if (see.whole) return made;
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -438,6 +452,7 @@ __device__ __forceinline__ void logits(float (&s)[NT][4][4], float (&factor)[NT]
                 for (int c = 0; c < 2; c++)
                     if (!visible) s[n][i][2 * f + c] = -INFINITY;
         }
+    return made;
 }
 
 // These to exponentials, their maximum and their sum. A factor is positive.
@@ -599,7 +614,7 @@ __device__ __forceinline__ void values_raw(sums<D, NT> &to, uint32_t slot, int l
 // of the first two.
 template <uint32_t C, int D>
 __device__ __forceinline__ void octet_load(uint32_t (&lo)[4], uint32_t (&hi)[4],
-                                           const uint32_t (&at)[2])
+                                           const uint32_t (&at)[2], const code_book<C> &book)
 {
     uint32_t x[4], y[4];
 #pragma unroll
@@ -616,21 +631,22 @@ __device__ __forceinline__ void octet_load(uint32_t (&lo)[4], uint32_t (&hi)[4],
         transpose_bytes(lo, x);
         transpose_bytes(hi, y);
     } else { // two positions to a byte, then four codes of a dimension side by side
-        const uint32_t low = 0x0f0f0f0fu;
+        const uint32_t low = book.low;
         const uint32_t even = (x[0] & low) | ((x[1] << 4) & ~low);
         const uint32_t odd = ((x[0] >> 4) & low) | (x[1] & ~low);
         const uint32_t even2 = (x[2] & low) | ((x[3] << 4) & ~low);
         const uint32_t odd2 = ((x[2] >> 4) & low) | (x[3] & ~low);
-        levels(permute(even, even2, 0x5140u), lo[0], lo[2]);
-        levels(permute(odd, odd2, 0x5140u), lo[1], lo[3]);
-        levels(permute(even, even2, 0x7362u), hi[0], hi[2]);
-        levels(permute(odd, odd2, 0x7362u), hi[1], hi[3]);
+        book.levels(permute(even, even2, 0x5140u), lo[0], lo[2]);
+        book.levels(permute(odd, odd2, 0x5140u), lo[1], lo[3]);
+        book.levels(permute(even, even2, 0x7362u), hi[0], hi[2]);
+        book.levels(permute(odd, odd2, 0x7362u), hi[1], hi[3]);
     }
 }
 
 template <uint32_t C, int D, int NT, bool LOW>
 __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t slot, int lane,
-                                                 const weights<NT, LOW> &w)
+                                                 const weights<NT, LOW> &w,
+                                                 const code_book<C> &book)
 {
     using S = shape<C, D>;
     constexpr int OCTETS = 64 * S::ROW / D; // bytes of those of all lanes
@@ -650,7 +666,7 @@ __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t slot,
             for (int e = 0; e < 2; e++)
                 from[e] = (at[e] ^ (k * OCTETS % S::WIDTH)) + k * OCTETS / S::WIDTH * S::STRIP +
                           16 * i * S::WIDTH;
-            octet_load<C, D>(lo[i], hi[i], from);
+            octet_load<C, D>(lo[i], hi[i], from, book);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -675,11 +691,11 @@ __device__ __forceinline__ void values_quantized(sums<D, NT> &to, uint32_t slot,
 // Adds the values of the slot's half of the leaf.
 template <uint32_t C, int D, int NT, bool LOW>
 __device__ __forceinline__ void values(sums<D, NT> &to, int half, uint32_t slot, int lane,
-                                       const weights<NT, LOW> &w)
+                                       const weights<NT, LOW> &w, const code_book<C> &book)
 {
     using S = shape<C, D>;
     if constexpr (!S::RAW) {
-        values_quantized<C, D, NT, LOW>(to, slot, lane, w);
+        values_quantized<C, D, NT, LOW>(to, slot, lane, w, book);
     } else {
         if (half == 0)
 #pragma unroll

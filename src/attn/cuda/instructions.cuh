@@ -84,20 +84,22 @@ __device__ __forceinline__ void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// What this thread has waited for of its bulk stores is there for all who learn of it by what it writes
-// next (the wait itself makes the thread alone see it). While memory is busy that takes 8 us.
-__device__ __forceinline__ void publish()
+// One more at `p`, after `most` 0 again; the result: how many there were. What this warp has stored, and
+// waited for, is there for whoever counts later; and of those who have counted before, for this warp.
+__device__ __forceinline__ uint32_t count_shared(uint32_t *p, uint32_t most)
 {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(p), "r"(most)
+                 : "memory");
+    return before;
 }
 
-// What others had published before they wrote what this warp has read is there for its bulk copies.
-__device__ __forceinline__ void observe(int lane)
+// And for this thread's bulk copies.
+__device__ __forceinline__ void fence_async_global()
 {
-    __syncwarp();
-    if (lane == 0) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    __syncwarp();
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
@@ -167,9 +169,12 @@ __device__ __forceinline__ void store4(uint32_t a, uint32_t x)
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(a), "r"(x) : "memory");
 }
 
+// By __byte_perm the selector would be masked first. Its digits are below 8; the upper four are ignored.
 __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
 {
-    return __byte_perm(a, b, selector);
+    uint32_t x;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(selector));
+    return x;
 }
 
 __device__ __forceinline__ float exp2_fast(float x)

@@ -302,6 +302,8 @@ static void set_launch(sheaf_cuda_plan *plan)
     d->dealt = l->all_chunks;
     d->settled = !o->not_causal; /* else a query's own position is not known to kernels */
     memcpy(d->signs, sheaf__turbo4_signs, sizeof d->signs);
+    static const uint32_t book[8] = SHEAF__CUDA_BOOK;
+    memcpy(d->book, book, sizeof d->book);
     if (memcmp(&launch, &plan->launched, sizeof launch) != 0) plan->generation++;
     plan->launched = launch;
 }

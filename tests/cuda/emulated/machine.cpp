@@ -332,7 +332,7 @@ void finish_stores()
 void publish_stores()
 {
     for (size_t i = late.size(); i-- > 0;) {
-        if (late[i].thread != thread.x || late[i].block != block.x) continue;
+        if (late[i].thread / 32 != thread.x / 32 || late[i].block != block.x) continue;
         memcpy(late[i].to, late[i].bytes.data(), late[i].bytes.size());
         late.erase(late.begin() + (ptrdiff_t)i);
     }

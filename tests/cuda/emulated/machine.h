@@ -39,7 +39,7 @@ void barrier_arrive(uint32_t at, int32_t bytes); /* and so many bytes more are a
 void barrier_wait(uint32_t at, uint32_t parity);
 void copy_later(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
 /* From shared memory, which has been read once the thread has waited; they are seen by other blocks
- * once it has published them, or the kernel has ended. */
+ * once its warp has published them, or the kernel has ended. */
 void store_later(void *to, uint32_t from, uint32_t bytes);
 void finish_stores();
 void publish_stores();

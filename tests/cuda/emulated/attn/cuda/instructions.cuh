@@ -216,15 +216,13 @@ inline void bulk_wait()
     emulated::finish_stores();
 }
 
-inline void publish()
+inline uint32_t count_shared(uint32_t *p, uint32_t most)
 {
     emulated::publish_stores();
+    return atomicInc(p, most);
 }
 
-inline void observe(int)
-{
-    __syncwarp();
-}
+inline void fence_async_global() {}
 
 inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
