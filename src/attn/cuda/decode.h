@@ -145,7 +145,10 @@ SHEAF__CUDA_INLINE int32_t sheaf__cuda_merge_room(uint32_t codec, uint32_t dim, 
     const uint32_t scales = codec <= SHEAF_CODEC_BF16 ? 0 : 256; /* beside a slot */
     const uint32_t slot = codec == SHEAF_CODEC_TURBO4 ? 32 * dim : 64 * dim;
     const uint32_t parts = (2 * sheaf__cuda_columns(group) * part + 127) / 128 * 128;
-    const uint32_t head = 896 + 32 * dim + parts + SHEAF__CUDA_WARPS * (128 + slots * scales);
+    const uint32_t queries = codec <= SHEAF_CODEC_BF16
+                                 ? 32 * dim
+                                 : 4 * dim * sheaf__cuda_columns(group) + 16 * dim + 128;
+    const uint32_t head = 896 + queries + parts + SHEAF__CUDA_WARPS * (128 + slots * scales);
     const uint32_t taken = head + SHEAF__CUDA_WARPS * slots * slot;
     return ((int32_t)sheaf__cuda_team_bytes(codec, dim) - (int32_t)taken) / (int32_t)part;
 }

@@ -138,10 +138,11 @@ template <uint32_t C, int D> struct supply {
 
 // A unit is written down for the team, once its place is free: lane i has word i of it and, from 8 on,
 // of its merge.
-__device__ __forceinline__ void tell(uint32_t team, uint32_t n, uint32_t words, const task &t,
-                                     bool alive, int lane)
+__device__ __forceinline__ void tell(uint32_t team, uint32_t n, uint32_t words, uint32_t merge,
+                                     const task &t, bool alive, int lane)
 {
     barrier_wait(team + READ + 8 * (n % UNITS), (n / UNITS & 1) ^ 1);
+    if (lane >= 8 && lane < 16) words = merge;
     if (lane == 16) words = t.kv_head;
     if (lane == 17) words = t.tile;
     if (lane == 18) words = alive;
@@ -173,24 +174,31 @@ __device__ __forceinline__ uint32_t unit_words(const sheaf__cuda_decode &in, uin
     return __ldg(reinterpret_cast<const uint32_t *>(in.units + task(in, number).unit) + lane);
 }
 
-__device__ __forceinline__ uint32_t merge_words(const sheaf__cuda_decode &in, uint32_t merge,
-                                                uint32_t words, int lane)
+// And of its merge, in lanes 8 to 15: apart, so that nothing else waits for them.
+__device__ __forceinline__ uint32_t merge_words(const sheaf__cuda_decode &in, uint32_t words,
+                                                int lane)
 {
-    if (lane < 8 || lane >= 16 || merge >= in.n_merges) return words;
+    const uint32_t merge = __shfl_sync(ALL, words, 6);
+    if (lane < 8 || lane >= 16 || merge >= in.n_merges) return 0;
     return __ldg(reinterpret_cast<const uint32_t *>(in.merges + merge) + lane - 8);
 }
 
-// Memory is slow while all of it is busy: what a unit begins with is asked for while the last one is
-// still being brought, one thing after each of its leaves.
+__device__ __forceinline__ uint32_t first_task(uint32_t team)
+{
+    return team * gridDim.x + blockIdx.x;
+}
+
+// words: of the first unit. Memory is slow while all of it is busy: what a unit begins with is asked for
+// while the last one is still being brought, one thing after each of its leaves.
 template <uint32_t C, int D>
 __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const maps &from,
-                                            uint32_t memory, uint32_t team, int lane)
+                                            uint32_t memory, uint32_t team, uint32_t words,
+                                            int lane)
 {
     const uint32_t tasks = n_tasks(in), dealt = gridDim.x * shape<C, D>::TEAMS;
     supply<C, D> s(in, memory, lane);
-    uint32_t number = team * gridDim.x + blockIdx.x, n = 0;
-    uint32_t words = unit_words(in, number, lane);
-    words = merge_words(in, __shfl_sync(ALL, words, 6), words, lane);
+    uint32_t number = first_task(team), n = 0;
+    uint32_t merge = merge_words(in, words, lane);
     // Of the unit after it, where that is known.
     uint32_t after = in.dealt ? unit_words(in, number + dealt, lane) : 0;
     bool looked = false; // ahead, at the unit's first leaf
@@ -208,9 +216,9 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
         barrier_wait(memory + TAKEN, (n & 1) ^ 1);
         ask<D>(in, memory, unit.query, t, lane);
         if (in.dealt) {
-            tell(memory, n, words, t, true, lane);
+            tell(memory, n, words, merge, t, true, lane);
             number += dealt;
-            words = merge_words(in, __shfl_sync(ALL, after, 6), after, lane);
+            words = after, merge = merge_words(in, words, lane);
             after = unit_words(in, number + dealt, lane);
             looked = number < tasks;
             if (looked) s.look_first(in, unit_of(words), lane);
@@ -220,7 +228,7 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
         }
         uint32_t next = 0;
         if (lane == 0) next = dealt + atomicInc(in.taken, tasks - 1);
-        tell(memory, n, words, t, true, lane);
+        tell(memory, n, words, merge, t, true, lane);
         for (uint32_t i = 0; i < each; i++) {
             const bool ends = i + 1 == each;
             looked = ends && each != 1 && number < tasks; // the next one's number by now
@@ -232,13 +240,12 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
                 number = __shfl_sync(ALL, next, 0);
                 words = unit_words(in, number, lane);
             }
-            if (i == (each == 1 ? 0 : 1))
-                words = merge_words(in, __shfl_sync(ALL, words, 6), words, lane);
+            if (i == (each == 1 ? 0 : 1)) merge = merge_words(in, words, lane);
         }
         s.early = 0;
     }
     barrier_wait(memory + TAKEN, (n & 1) ^ 1);
-    tell(memory, n, 0, task(in, 0), false, lane);
+    tell(memory, n, 0, 0, task(in, 0), false, lane);
 }
 
 } // namespace sheaf_cuda

@@ -231,48 +231,74 @@ __device__ __forceinline__ float scale_query(const sheaf__cuda_decode &in, float
     return score_scale(in, unit);
 }
 
-// The same, to be read by others. to: [D] floats.
-template <uint32_t C, int D>
-__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
-                                            int lane, float *to, float *scale)
+// Of a column's query, prepared; 16 beside them where columns would lie in the same banks.
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t stage_bytes()
 {
-    constexpr int E = D / 32;
-    const float by = scale_query<C, D>(in, x, lane);
-#pragma unroll
-    for (int i = 0; i < E; i++) to[lane * E + i] = x[i];
-    if (lane == 0) *scale = by;
+    return shape<C, D>::RAW ? 4 * D : 2 * D + 16;
 }
 
-// Four numbers of a query as high and low bytes.
-__device__ __forceinline__ void take_bytes(const float *from, uint32_t &hi, uint32_t &lo)
+// N numbers of a query, 2 or 4, as high and low bytes.
+template <int N>
+__device__ __forceinline__ void bytes_of(const float *x, uint32_t &hi, uint32_t &lo)
 {
-    const float4 x = *reinterpret_cast<const float4 *>(from);
-    const float each[4] = {x.x, x.y, x.z, x.w};
     hi = lo = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int y = __float2int_rn(__fmul_rn(each[i], QUERY_ONE));
+    for (int i = 0; i < N; i++) {
+        const int y = __float2int_rn(__fmul_rn(x[i], QUERY_ONE));
         const int low = ((y + QUERY_HIGH / 2) & (QUERY_HIGH - 1)) - QUERY_HIGH / 2;
         hi |= ((uint32_t)((y - low) / QUERY_HIGH) & 0xff) << 8 * i;
         lo |= ((uint32_t)low & 0xff) << 8 * i;
     }
 }
 
-// Takes the queries of eight columns, tile n of the warp's. stage: [8][D] floats, scales: [8]
+// The same, to be read by others. to: a column of stage_bytes: D floats, or D high bytes, then D low
+// ones.
+template <uint32_t C, int D>
+__device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
+                                            int lane, unsigned char *to, float *scale)
+{
+    constexpr int E = D / 32;
+    const float by = scale_query<C, D>(in, x, lane);
+    if constexpr (shape<C, D>::RAW) {
+#pragma unroll
+        for (int i = 0; i < E; i++) reinterpret_cast<float *>(to)[lane * E + i] = x[i];
+    } else {
+        constexpr int N = E < 4 ? E : 4;
+#pragma unroll
+        for (int i = 0; i < E; i += N) {
+            uint32_t hi, lo;
+            bytes_of<N>(x + i, hi, lo);
+            if constexpr (N == 2) {
+                reinterpret_cast<uint16_t *>(to)[lane] = (uint16_t)hi;
+                reinterpret_cast<uint16_t *>(to + D)[lane] = (uint16_t)lo;
+            } else {
+                reinterpret_cast<uint32_t *>(to)[(lane * E + i) / 4] = hi;
+                reinterpret_cast<uint32_t *>(to + D)[(lane * E + i) / 4] = lo;
+            }
+        }
+    }
+    if (lane == 0) *scale = by;
+}
+
+// Takes the queries of eight columns, tile n of the warp's. stage: [8][stage_bytes], scales: [8]
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int n, int lane,
-                                             const float *stage, const float *scales)
+                                             const unsigned char *stage, const float *scales)
 {
     constexpr bool HALF = shape<C, D>::HALF;
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int s = 0; s < shape<C, D>::STEPS; s++) {
-        const float *from = stage + g * D + step_dim<C, D>(s, t);
+        const unsigned char *column = stage + g * stage_bytes<C, D>();
         if constexpr (!shape<C, D>::RAW) {
-            take_bytes(from, to.hi[n][s][0], to.lo[n][s][0]);
-            take_bytes(from + 4, to.hi[n][s][1], to.lo[n][s][1]);
+            const unsigned char *bytes = column + step_dim<C, D>(s, t);
+            const uint2 hi = *reinterpret_cast<const uint2 *>(bytes);
+            const uint2 lo = *reinterpret_cast<const uint2 *>(bytes + D);
+            to.hi[n][s][0] = hi.x, to.hi[n][s][1] = hi.y;
+            to.lo[n][s][0] = lo.x, to.lo[n][s][1] = lo.y;
             continue;
         }
+        const float *from = reinterpret_cast<const float *>(column) + step_dim<C, D>(s, t);
         const float2 x = *reinterpret_cast<const float2 *>(from);
         const float2 y = *reinterpret_cast<const float2 *>(from + 8);
         to.hi[n][s][0] = pack<HALF>(x.x, x.y);

@@ -190,6 +190,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     if (lane < 8 * NT && row < n_rows)
         query = __ldg(in.members + unit.members_at + row / in.group);
     float *scales = reinterpret_cast<float *>(own);
+    unsigned char *stage = own + 128;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         float x[8][D / 32]; // loaded before any of it is waited for
@@ -205,9 +206,10 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
         __syncwarp();
 #pragma unroll
         for (int column = 0; column < 8; column++)
-            stage_query<C, D>(in, x[column], lane, span + column * D, scales + column);
+            stage_query<C, D>(in, x[column], lane, stage + column * stage_bytes<C, D>(),
+                              scales + column);
         __syncwarp();
-        take_queries<C, D, NT, PRECISE>(q, n, lane, span, scales);
+        take_queries<C, D, NT, PRECISE>(q, n, lane, stage, scales);
     }
     __syncwarp();
 

@@ -3,7 +3,7 @@
 // In order, aligned to 1024 bytes:
 //
 //     what the enumeration below lists
-//     queries, a column every 4 D bytes: as they come, then prepared, as floats
+//     queries, a column every 4 D bytes, as they come; then, of quantized codecs beside those, prepared
 //     two parts, on their way: a column every D + 4 floats
 //     a warp:  128 bytes of barriers, and scales of its slots
 //     room for parts to be merged: what is left, up to
@@ -43,14 +43,21 @@ template <int D> __host__ __device__ constexpr uint32_t part_bytes()
 }
 
 // Of a team's memory.
-template <int D> __host__ __device__ constexpr uint32_t parts_at()
+// Where queries are prepared: in place, or where nothing comes by copies, so that these need not wait
+// until what was written is seen.
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t stage_at(uint32_t columns)
 {
-    return QUERIES + 32 * D;
+    return QUERIES + (shape<C, D>::RAW ? 0 : 4 * D * columns);
 }
 
-template <int D> __host__ __device__ constexpr uint32_t rings_at(uint32_t columns)
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t parts_at(uint32_t columns)
 {
-    return parts_at<D>() + (PARTS * columns * part_bytes<D>() + 127) / 128 * 128;
+    return stage_at<C, D>(columns) + 8 * stage_bytes<C, D>();
+}
+
+template <uint32_t C, int D> __host__ __device__ constexpr uint32_t rings_at(uint32_t columns)
+{
+    return parts_at<C, D>(columns) + (PARTS * columns * part_bytes<D>() + 127) / 128 * 128;
 }
 
 // Of a warp's ring beside its slots.
@@ -62,7 +69,7 @@ template <uint32_t C, int D> __host__ __device__ constexpr uint32_t ring_bytes(u
 template <uint32_t C, int D>
 __host__ __device__ constexpr uint32_t room_at(uint32_t columns, uint32_t slots)
 {
-    return rings_at<D>(columns) + WARPS * ring_bytes<C, D>(slots);
+    return rings_at<C, D>(columns) + WARPS * ring_bytes<C, D>(slots);
 }
 
 template <uint32_t C, int D> __host__ __device__ constexpr uint32_t team_bytes()
@@ -98,7 +105,7 @@ template <uint32_t C, int D> struct ring_of_warp {
 
     __device__ __forceinline__ ring_of_warp(uint32_t team, uint32_t warp, uint32_t columns,
                                             uint32_t n)
-        : bars(team + rings_at<D>(columns) + warp * ring_bytes<C, D>(n)),
+        : bars(team + rings_at<C, D>(columns) + warp * ring_bytes<C, D>(n)),
           slots(team + slots_at<C, D>(n) + warp * n * shape<C, D>::SLOT), n_slots(n)
     {
     }

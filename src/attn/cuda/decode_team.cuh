@@ -63,19 +63,37 @@ template <uint32_t C, int D> struct intake {
     }
 };
 
-// Prepares two of the columns where they lie.
+// Prepares two of the columns, and says that they are read.
 template <uint32_t C, int D>
 __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned char *memory,
-                                        uint32_t columns, uint32_t warp, int lane)
+                                        uint32_t at, uint32_t columns, uint32_t warp, int lane)
 {
+    constexpr int E = D / 32;
+    unsigned char *stage = memory + stage_at<C, D>(columns_of(in.group));
+    float *scales = reinterpret_cast<float *>(memory + COLUMN_SCALES);
+    float x[8 / WARPS][E] = {};
+    uint32_t made = 0;
 #pragma unroll
-    for (uint32_t column = warp; column < 8; column += WARPS) {
-        float x[D / 32] = {}, *to = reinterpret_cast<float *>(memory + QUERIES) + column * D;
-        if (column < columns)
-            read_query<D / 32>(reinterpret_cast<unsigned char *>(to), in.io_dtype, lane, x);
-        __syncwarp();
-        stage_query<C, D>(in, x, lane, to,
-                          reinterpret_cast<float *>(memory + COLUMN_SCALES) + column);
+    for (int i = 0; i < 8 / WARPS; i++) {
+        const uint32_t column = warp + WARPS * i;
+        if (column >= columns) continue;
+        read_query<E>(memory + QUERIES + column * 4 * D, in.io_dtype, lane, x[i]);
+#pragma unroll
+        for (int k = 0; k < E; k++) made |= __float_as_uint(x[i][k]);
+    }
+    if constexpr (!shape<C, D>::RAW) barrier_arrive(after(in, at + TAKEN, made));
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8 / WARPS; i++) {
+        const uint32_t column = warp + WARPS * i;
+        unsigned char *to = stage + column * stage_bytes<C, D>();
+        if (column < columns || shape<C, D>::RAW) {
+            stage_query<C, D>(in, x[i], lane, to, scales + column);
+            continue;
+        }
+        for (uint32_t k = 4 * (uint32_t)lane; k < 2 * D; k += 128)
+            *reinterpret_cast<uint32_t *>(to + k) = 0;
+        if (lane == 0) scales[column] = 1.0f;
     }
 }
 
@@ -90,13 +108,16 @@ __device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, false> &to,
     const uint32_t column = (uint32_t)lane & 7, sign = in.scale < 0.0f ? 0x80008000u : 0;
     const uint32_t from =
         at + QUERIES + (column < columns ? column : 0) * 4 * D + (lane >> 3) * 16;
+    uint32_t made = 0;
 #pragma unroll
     for (int s = 0; s < D / 16; s += 2) {
         uint32_t x[4];
         load_matrices<false>(x, from + 32 * s);
         to.hi[0][s][0] = x[0] ^ sign, to.hi[0][s][1] = x[1] ^ sign;
         to.hi[0][s + 1][0] = x[2] ^ sign, to.hi[0][s + 1][1] = x[3] ^ sign;
+        made |= x[0] | x[1] | x[2] | x[3];
     }
+    barrier_arrive(after(in, at + TAKEN, made));
     to.scale[0][0] = to.scale[0][1] = score_scale(in, 1.0f);
 }
 
@@ -230,7 +251,7 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
             continue;
         }
         const uint32_t place =
-            parts_at<D>() +
+            parts_at<C, D>(columns_of(in.group)) +
             (n % PARTS * columns_of(in.group) + warp + WARPS * i) * part_bytes<D>();
         s[i].store(reinterpret_cast<float *>(all + place), lane);
         fence_async();
@@ -257,13 +278,16 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
         if constexpr (C == BF16 && !PRECISE) {
             take_as_they_are<D>(q, in, at, about.columns(in), lane);
         } else {
-            prepare<C, D>(in, all, about.columns(in), warp, lane);
+            prepare<C, D>(in, all, at, about.columns(in), warp, lane);
             meet<32 * WARPS>(team + 1);
-            take_queries<C, D, 1, PRECISE>(q, 0, lane, reinterpret_cast<float *>(all + QUERIES),
+            take_queries<C, D, 1, PRECISE>(q, 0, lane,
+                                           all + stage_at<C, D>(columns_of(in.group)),
                                            reinterpret_cast<float *>(all + COLUMN_SCALES));
+            if constexpr (shape<C, D>::RAW) { // prepared where others come
+                fence_async();
+                barrier_arrive(at + TAKEN);
+            }
         }
-        fence_async();
-        barrier_arrive(at + TAKEN);
         const share mine(about.unit(), warp);
         if (mine.first < mine.end)
             compute<C, D, PRECISE>(in, r, about.unit(), mine, q, all, at, warp, lane);
@@ -298,8 +322,8 @@ __device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, unsign
         const bool mine = unit.merge != SHEAF__CUDA_NO_MERGE && !merge_themselves(at, n);
         barrier_arrive(at + READ + 8 * (n % UNITS));
         if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
-        const uint32_t place =
-            parts_at<D>() + n % PARTS * columns_of(in.group) * part_bytes<D>();
+        const uint32_t place = parts_at<C, D>(columns_of(in.group)) +
+                               n % PARTS * columns_of(in.group) * part_bytes<D>();
         uint32_t last = 0;
         if (mine)
             last = leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
@@ -312,9 +336,20 @@ __device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, unsign
 
 // --- the kernel ------------------------------------------------------------------------------
 
+// One warp.
 template <uint32_t C, int D>
-__device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_t slots)
+__device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_t slots,
+                                          int lane)
 {
+    if (lane < WARPS) {
+        const ring_of_warp<C, D> ring(at, lane, columns, slots);
+        for (uint32_t n = 0; n < slots; n++) {
+            barrier_init(ring.bars + FULL + 8 * n, 1);
+            barrier_init(ring.bars + EMPTY + 8 * n, 32);
+        }
+        fence_async();
+    }
+    if (lane != WARPS) return;
     barrier_init(at + ASKED, 1);
     barrier_init(at + FETCHED, 1);
     barrier_init(at + TAKEN, 32 * WARPS);
@@ -325,13 +360,6 @@ __device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_
     for (uint32_t n = 0; n < PARTS; n++) {
         barrier_init(at + MADE + 8 * n, WARPS);
         barrier_init(at + GONE + 8 * n, 1);
-    }
-    for (uint32_t w = 0; w < WARPS; w++) {
-        const ring_of_warp<C, D> ring(at, w, columns, slots);
-        for (uint32_t n = 0; n < slots; n++) {
-            barrier_init(ring.bars + FULL + 8 * n, 1);
-            barrier_init(ring.bars + EMPTY + 8 * n, 32);
-        }
     }
     fence_async();
 }
@@ -351,14 +379,16 @@ __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
     constexpr uint32_t BYTES = team_bytes<C, D>();
     const uint32_t warp = threadIdx.x >> 5;
     if (in.overlap) launch_next();
-    if (lane == 0 && warp < TEAMS)
-        init_team<C, D>(shared_address(all) + warp * BYTES, columns_of(in.group), in.slots);
+    const uint32_t words = warp < TEAMS ? unit_words(in, first_task(warp), lane) : 0;
+    if (warp < TEAMS)
+        init_team<C, D>(shared_address(all) + warp * BYTES, columns_of(in.group), in.slots,
+                        lane);
     __syncthreads();
     if (warp < HELPERS) {
         if constexpr (TEAMS == 2) shrink_registers<S::HELPER_REGISTERS>();
         const uint32_t team = warp % TEAMS, at = shared_address(all) + team * BYTES;
         if (warp < TEAMS)
-            bring_units<C, D>(in, maps{&map_k, &map_v}, at, team, lane);
+            bring_units<C, D>(in, maps{&map_k, &map_v}, at, team, words, lane);
         else
             merge_units<C, D>(in, all + team * BYTES, at, lane);
     } else {
