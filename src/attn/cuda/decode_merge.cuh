@@ -15,6 +15,7 @@ struct room {
     const float *parts;
     uint32_t at, n;      // its address; parts that it holds
     uint32_t bar, phase; // a barrier, of one arrival: they have come
+    bool fenced;         // nothing was read or written there since a fence
 };
 
 template <uint32_t C, int D>
@@ -64,7 +65,8 @@ merge_heads(const sheaf__cuda_decode &in, const sheaf__cuda_merge &job, uint32_t
     uint32_t h = 0, p = 0;
     for (uint32_t done = 0; done < wanted; done += to.n) {
         const uint32_t now = min(to.n, wanted - done);
-        fence_async(); // what was here has been read
+        if (!to.fenced) fence_async(); // what was here has been read
+        to.fenced = false;
         __syncwarp();
         if (lane == 0) barrier_expect(to.bar, now * part_bytes<D>());
         __syncwarp();

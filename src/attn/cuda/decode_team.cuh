@@ -57,9 +57,12 @@ template <uint32_t C, int D> struct intake {
     // All slots, when nothing will come any more. all, at: the team's memory, and its address
     __device__ __forceinline__ room free_room(unsigned char *all, uint32_t at)
     {
-        return room{reinterpret_cast<float *>(all + (ring.slots - at)), ring.slots,
+        return room{reinterpret_cast<float *>(all + (ring.slots - at)),
+                    ring.slots,
                     ring.n_slots * shape<C, D>::SLOT / part_bytes<D>(),
-                    ring.bars + FULL + 8 * from, phase};
+                    ring.bars + FULL + 8 * from,
+                    phase,
+                    true};
     }
 };
 
@@ -183,32 +186,26 @@ struct busy_warps {
 
     __device__ __forceinline__ busy_warps(const sheaf__cuda_unit &unit)
     {
-        const uint32_t each = unit.part_each & 7;
-        const uint32_t skipped = unit.first_leaf / each & ~(WARPS - 1u);
-        from = unit.first_leaf / each - skipped;
-        past =
-            unit.first_leaf < unit.end_leaf ? (unit.end_leaf - 1) / each + 1 - skipped : from;
+        const uint32_t shift = (unit.part_each & 7) >> 1; // of 1 or 4 leaves
+        const uint32_t skipped = unit.first_leaf >> shift & ~(WARPS - 1u);
+        from = (unit.first_leaf >> shift) - skipped;
+        past = unit.first_leaf < unit.end_leaf ? ((unit.end_leaf - 1) >> shift) + 1 - skipped
+                                               : from;
     }
 };
 
-// Leaves parts of some heads, which lie at `from` in shared memory, and counts them. Bit i of the result:
-// of head + i it was the last part, and all can be read by bulk copies.
-template <int D>
-__device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, uint32_t from,
-                                                uint64_t part, uint32_t merge, uint32_t n_units,
-                                                uint32_t head, uint32_t n_heads, bool some,
-                                                int lane)
+// Counts parts of some heads that this warp has stored. Bit i of the result: of head + i it was the last
+// part, and all can be read by bulk copies.
+__device__ __forceinline__ uint32_t count_parts(const sheaf__cuda_decode &in,
+                                                const sheaf__cuda_merge &job, uint32_t merge,
+                                                uint32_t head, uint32_t n_heads, int lane)
 {
-    if (some && lane == 0) {
-        bulk_store(part_at(in, D, part, head), from, n_heads * part_bytes<D>());
-        bulk_wait();
-    }
     __syncwarp();
+    const uint32_t most = max(job.n_parts, 1u) - 1;
     uint32_t before = 0;
     if (lane < (int)n_heads)
-        before = count_shared(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane,
-                              n_units - 1);
-    const uint32_t last = __ballot_sync(ALL, lane < (int)n_heads && before == n_units - 1);
+        before = count_shared(in.arrived + (uint64_t)merge * in.n_q_heads + head + lane, most);
+    const uint32_t last = __ballot_sync(ALL, lane < (int)n_heads && before == most);
     if (last != 0) {
         __syncwarp();
         fence_async_global();
@@ -216,7 +213,18 @@ __device__ __forceinline__ uint32_t leave_parts(const sheaf__cuda_decode &in, ui
     return last;
 }
 
-// The end of unit n: its parts or results, once all four warps have their sums.
+// Where unit n's part of column j lies until it has left.
+template <uint32_t C, int D>
+__device__ __forceinline__ uint32_t place_of_part(const sheaf__cuda_decode &in, uint32_t n,
+                                                  uint32_t j)
+{
+    const uint32_t columns = columns_of(in.group);
+    return parts_at<C, D>(columns) + (n % PARTS * columns + j) * part_bytes<D>();
+}
+
+// The end of unit n: its parts or results, once all four warps have their sums. Parts go to the warp that
+// merges, or, when nothing follows, where all are: memory is idle then, and waiting for stores is quick.
+// One fence for all that this warp has written to shared memory: its sums, and its parts.
 template <uint32_t C, int D>
 __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C, D> &r,
                                          const told &about, unsigned char *all, uint32_t at,
@@ -224,41 +232,38 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
 {
     const bool merges = merge_themselves(at, n);
     const sheaf__cuda_unit unit = about.unit();
+    const sheaf__cuda_merge job = about.merge();
     const share mine(unit, warp);
     const busy_warps busy(unit);
+    const bool some = busy.from < busy.past, parts = unit.merge != SHEAF__CUDA_NO_MERGE;
     const uint32_t columns = about.columns(in), head = about.first_head(in) + warp;
     row_sums<D> s[8 / WARPS];
     uint32_t made = 0;
 #pragma unroll
     for (int i = 0; i < 8 / WARPS; i++) {
-        if (warp + WARPS * i >= columns) continue;
-        s[i] = fold_warps<D>(all, at, busy.from, busy.past, warp + WARPS * i, lane);
+        const uint32_t j = warp + WARPS * i;
+        if (j >= columns) continue;
+        s[i] = fold_warps<D>(all, at, busy.from, busy.past, j, lane);
         made |= s[i].made();
+        if (parts && !merges)
+            s[i].store(reinterpret_cast<float *>(all + place_of_part<C, D>(in, n, j)), lane);
+        else if (parts && some)
+            s[i].store(part_at(in, D, job.part + (unit.part_each >> 3), head + WARPS * i),
+                       lane);
     }
+    fence_async();
+    __syncwarp();
     meet<32 * WARPS>(after(in, team + 1, made));
-    if (mine.first < mine.end) {
-        fence_async();
-        r.give_back(in, r.last(), 0);
-    }
-    const sheaf__cuda_merge job = about.merge();
+    if (mine.first < mine.end) r.give_back(in, r.last(), 0);
+    if (parts && !merges) return;
     room free = r.free_room(all, at);
 #pragma unroll
     for (int i = 0; i < 8 / WARPS; i++) {
         if (warp + WARPS * i >= columns) continue;
         const uint32_t h = head + WARPS * i;
-        if (unit.merge == SHEAF__CUDA_NO_MERGE) {
-            leave_or_zero<C, D>(in, s[i], busy.from < busy.past, unit.query, h, lane);
-            continue;
-        }
-        const uint32_t place =
-            parts_at<C, D>(columns_of(in.group)) +
-            (n % PARTS * columns_of(in.group) + warp + WARPS * i) * part_bytes<D>();
-        s[i].store(reinterpret_cast<float *>(all + place), lane);
-        fence_async();
-        __syncwarp();
-        if (merges &&
-            leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
-                           max(job.n_parts, 1u), h, 1, busy.from < busy.past, lane) != 0)
+        if (!parts)
+            leave_or_zero<C, D>(in, s[i], some, unit.query, h, lane);
+        else if (count_parts(in, job, unit.merge, h, 1, lane) != 0)
             merge_heads<C, D>(in, job, unit.query, h, 1, 1, free, lane);
     }
 }
@@ -310,7 +315,10 @@ __device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, unsign
     const uint32_t columns_most = columns_of(in.group);
     room own = {reinterpret_cast<float *>(all + room_at<C, D>(columns_most, in.slots)),
                 at + room_at<C, D>(columns_most, in.slots),
-                (uint32_t)room_of<C, D>(columns_most, in.slots), at + FETCHED, 0};
+                (uint32_t)room_of<C, D>(columns_most, in.slots),
+                at + FETCHED,
+                0,
+                true};
     for (uint32_t n = 0;; n++) {
         const told about(at, n);
         wait_until_told(at, n);
@@ -322,13 +330,15 @@ __device__ __forceinline__ void merge_units(const sheaf__cuda_decode &in, unsign
         const bool mine = unit.merge != SHEAF__CUDA_NO_MERGE && !merge_themselves(at, n);
         barrier_arrive(at + READ + 8 * (n % UNITS));
         if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
-        const uint32_t place = parts_at<C, D>(columns_of(in.group)) +
-                               n % PARTS * columns_of(in.group) * part_bytes<D>();
         uint32_t last = 0;
-        if (mine)
-            last = leave_parts<D>(in, at + place, job.part + (unit.part_each >> 3), unit.merge,
-                                  max(job.n_parts, 1u), head, columns,
-                                  unit.first_leaf < unit.end_leaf, lane);
+        if (mine) {
+            if (unit.first_leaf < unit.end_leaf && lane == 0) {
+                bulk_store(part_at(in, D, job.part + (unit.part_each >> 3), head),
+                           at + place_of_part<C, D>(in, n, 0), columns * part_bytes<D>());
+                bulk_wait();
+            }
+            last = count_parts(in, job, unit.merge, head, columns, lane);
+        }
         if (lane == 0) barrier_arrive(at + GONE + 8 * (n % PARTS));
         if (last != 0) merge_heads<C, D>(in, job, unit.query, head, columns, last, own, lane);
     }
