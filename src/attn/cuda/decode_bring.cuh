@@ -199,8 +199,8 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
     supply<C, D> s(in, memory, lane);
     uint32_t number = first_task(team), n = 0;
     uint32_t merge = merge_words(in, words, lane);
-    // Of the unit after it, where that is known.
-    uint32_t after = in.dealt ? unit_words(in, number + dealt, lane) : 0;
+    // Of the unit that follows, where that is known.
+    uint32_t following = in.dealt ? unit_words(in, number + dealt, lane) : 0;
     bool looked = false; // ahead, at the unit's first leaf
     for (; number < tasks; n++) {
         const task t(in, number);
@@ -218,8 +218,8 @@ __device__ __forceinline__ void bring_units(const sheaf__cuda_decode &in, const 
         if (in.dealt) {
             tell(memory, n, words, merge, t, true, lane);
             number += dealt;
-            words = after, merge = merge_words(in, words, lane);
-            after = unit_words(in, number + dealt, lane);
+            words = following, merge = merge_words(in, words, lane);
+            following = unit_words(in, number + dealt, lane);
             looked = number < tasks;
             if (looked) s.look_first(in, unit_of(words), lane);
             s.template leaf<false>(in, from, e, e.mine.begin, t.kv_head, lane);

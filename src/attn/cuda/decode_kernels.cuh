@@ -25,9 +25,9 @@ struct maps {
     const CUtensorMap *k, *v;
 };
 
-// `x`, known once `made` is. An arrival at a barrier does not wait for what its thread has asked shared
-// memory for, and a copy into that place, if it comes from the second cache, can be faster: so what says
-// that something is read is made of what was read.
+// `x`, known once `made` is. Against bulk copies an arrival at a barrier does not wait for what its
+// thread has asked shared memory for: one into that place, if it comes from the second cache, can be
+// faster. So what says that something is read is made of what was read.
 __device__ __forceinline__ uint32_t after(const sheaf__cuda_decode &in, uint32_t x,
                                           uint32_t made)
 {
@@ -251,7 +251,7 @@ __device__ __forceinline__ void bytes_of(const float *x, uint32_t &hi, uint32_t 
     }
 }
 
-// The same, to be read by others. to: a column of stage_bytes: D floats, or D high bytes, then D low
+// Prepares a query for others to read. to: a column of stage_bytes: D floats, or D high bytes, then D low
 // ones.
 template <uint32_t C, int D>
 __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float (&x)[D / 32],
@@ -324,8 +324,17 @@ __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
     return s;
 }
 
-// A leaf's products with the slot's half of K, or its values once all of V has been read: bits that
-// cannot be known before all that was read is there.
+// Queries, a leaf's products with the slot's half of K, or its values: bits that cannot be known before
+// all that they were made of, of the slot read last, is there.
+template <uint32_t C, int D, bool PRECISE>
+__device__ __forceinline__ uint32_t made_of(const queries<C, D, 1, PRECISE> &q)
+{
+    uint32_t x = __float_as_uint(q.scale[0][0]) | __float_as_uint(q.scale[0][1]);
+#pragma unroll
+    for (int s = 0; s < shape<C, D>::STEPS; s++) x |= q.hi[0][s][0] | q.hi[0][s][1];
+    return x;
+}
+
 template <uint32_t C, int D, int NT>
 __device__ __forceinline__ uint32_t made_of(const float (&s)[NT][4][4], int half)
 {

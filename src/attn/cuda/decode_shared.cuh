@@ -3,7 +3,8 @@
 // In order, aligned to 1024 bytes:
 //
 //     what the enumeration below lists
-//     queries, a column every 4 D bytes, as they come; then, of quantized codecs beside those, prepared
+//     queries, a column every 4 D bytes, as they come, and prepared in place as floats; of quantized
+//     codecs prepared behind them, as bytes
 //     two parts, on their way: a column every D + 4 floats
 //     a warp:  128 bytes of barriers, and scales of its slots
 //     room for parts to be merged: what is left, up to
@@ -42,9 +43,8 @@ template <int D> __host__ __device__ constexpr uint32_t part_bytes()
     return (D + 4) * 4;
 }
 
-// Of a team's memory.
-// Where queries are prepared: in place, or where nothing comes by copies, so that these need not wait
-// until what was written is seen.
+// Where queries are prepared in a team's memory: in place, or where nothing comes by copies, so that
+// these need not wait until what was written is seen.
 template <uint32_t C, int D> __host__ __device__ constexpr uint32_t stage_at(uint32_t columns)
 {
     return QUERIES + (shape<C, D>::RAW ? 0 : 4 * D * columns);

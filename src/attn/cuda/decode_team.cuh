@@ -66,7 +66,7 @@ template <uint32_t C, int D> struct intake {
     }
 };
 
-// Prepares two of the columns, and says that they are read.
+// Prepares two of the columns; where that is not done in place, it says that they are read.
 template <uint32_t C, int D>
 __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned char *memory,
                                         uint32_t at, uint32_t columns, uint32_t warp, int lane)
@@ -290,7 +290,7 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
                                            reinterpret_cast<float *>(all + COLUMN_SCALES));
             if constexpr (shape<C, D>::RAW) { // prepared where others come
                 fence_async();
-                barrier_arrive(at + TAKEN);
+                barrier_arrive(after(in, at + TAKEN, made_of(q)));
             }
         }
         const share mine(about.unit(), warp);

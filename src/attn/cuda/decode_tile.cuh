@@ -410,8 +410,8 @@ __device__ __forceinline__ void cap_logits(float (&s)[NT][4][4], const float (&s
 }
 
 // Products to what weights are powers of: base-2 logits are these times `factor`. q.scale has no LOG2E
-// where there is a soft cap. The result: bits that cannot be known before the scales are there, and what
-// they were multiplied with.
+// where there is a soft cap. The result, of quantized codecs: bits that cannot be known before the scales
+// are there, and what they were multiplied with.
 template <uint32_t C, int D, int NT, bool PRECISE>
 __device__ __forceinline__ uint32_t logits(float (&s)[NT][4][4], float (&factor)[NT][2],
                                            slot_at slot, int lane, seen see, float softcap,

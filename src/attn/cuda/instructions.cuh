@@ -84,8 +84,9 @@ __device__ __forceinline__ void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// One more at `p`, after `most` 0 again; the result: how many there were. What this warp has stored, and
-// waited for, is there for whoever counts later; and of those who have counted before, for this warp.
+// One more at `p`, after `most` 0 again; the result: how many there were. What this thread has stored,
+// and waited for, is there for whoever counts later; and of those who have counted before, for this
+// thread. Of and for its warp by a __syncwarp before and after.
 __device__ __forceinline__ uint32_t count_shared(uint32_t *p, uint32_t most)
 {
     uint32_t before;
