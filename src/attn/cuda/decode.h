@@ -67,13 +67,11 @@ typedef struct sheaf__cuda_prefix_unit {
     uint32_t reserved;
 } sheaf__cuda_prefix_unit;
 
-/* turbo4's levels, of codes 0 to 7 (-127, -96 to -6), then of 8 to 15 (6, 18 to 127), a byte each; masks
- * of four bits of each byte, of a code's place among its eight, of the bit that says which eight; and the
- * bytes of a word in order, a digit each. */
-#define SHEAF__CUDA_BOOK                                                                       \
+/* Masks for turbo4: of four bits of each byte, of a code's place among its eight, of the bit that says
+ * which eight; and the bytes of a word in order, a digit each. */
+#define SHEAF__CUDA_MASKS                                                                      \
     {                                                                                          \
-        0xc6b5a081u, 0xfaeee1d4u, 0x2c1f1206u, 0x7f604b3au, 0x0f0f0f0fu, 0x77777777u,          \
-            0x44444444u, 0x32103210u                                                           \
+        0x0f0f0f0fu, 0x77777777u, 0x44444444u, 0x32103210u                                     \
     }
 
 /* A launch. Pointers are the device's; passed by value into kernels. */
@@ -89,10 +87,11 @@ typedef struct sheaf__cuda_decode {
     const sheaf__cuda_merge *merges;
     const sheaf__cuda_prefix_unit *prefix_units;
     const uint32_t *members;
-    uint32_t *arrived; /* [n_merges][n_q_heads]: units that have left parts; at last 0 again */
-    uint32_t *taken;   /* requests for one more unit, as many as units; at last 0 again */
-    uint64_t signs[4]; /* of turbo4's rotation */
-    uint32_t book[8];  /* SHEAF__CUDA_BOOK */
+    uint32_t *arrived;  /* [n_merges][n_q_heads]: units that have left parts; at last 0 again */
+    uint32_t *taken;    /* requests for one more unit, as many as units; at last 0 again */
+    uint64_t signs[4];  /* of turbo4's rotation */
+    uint32_t levels[4]; /* of turbo4's codes, a byte each */
+    uint32_t masks[4];  /* SHEAF__CUDA_MASKS */
     float scale, softcap;
     uint32_t n_units, n_merges, n_prefix_units;
     uint32_t n_q_heads, n_kv_heads, group;

@@ -133,7 +133,7 @@ __device__ __forceinline__ void compute(const sheaf__cuda_decode &in, intake<C, 
                                         uint32_t at, uint32_t warp, int lane)
 {
     sums<D, 1> chunk, now;
-    const code_book<C> book(in.book);
+    const code_book<C> book(in);
     r.left = (mine.end - mine.first) * 2 * shape<C, D>::HALVES;
     for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
         leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q,

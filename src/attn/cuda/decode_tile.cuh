@@ -65,11 +65,12 @@ __device__ __forceinline__ uint32_t pack_rest(float x, float y, uint32_t hi)
 // The levels of turbo4, and masks, as the host has given them: what compilers know they make immediates,
 // of which an instruction takes one, or move before each use.
 template <uint32_t C> struct code_book {
-    uint32_t n0, n1, p0, p1, low, index, sign, bytes;
+    uint32_t n0, n1, p0, p1; // levels, of codes 0 to 7 and 8 to 15
+    uint32_t low, index, sign, bytes;
 
-    __device__ __forceinline__ explicit code_book(const uint32_t (&words)[8])
-        : n0(words[0]), n1(words[1]), p0(words[2]), p1(words[3]), low(words[4]),
-          index(words[5]), sign(words[6]), bytes(words[7])
+    __device__ __forceinline__ explicit code_book(const sheaf__cuda_decode &in)
+        : n0(in.levels[0]), n1(in.levels[1]), p0(in.levels[2]), p1(in.levels[3]),
+          low(in.masks[0]), index(in.masks[1]), sign(in.masks[2]), bytes(in.masks[3])
     {
     }
 

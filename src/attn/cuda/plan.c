@@ -15,6 +15,7 @@
 #include "base/cuda_driver.h"
 #include "base/cuda_error.h"
 #include "base/status.h"
+#include "codec/codec.h"
 #include "codec/quantized.h"
 
 #define MAX_HEADS 65536
@@ -302,8 +303,9 @@ static void set_launch(sheaf_cuda_plan *plan)
     d->dealt = l->all_chunks;
     d->settled = !o->not_causal; /* else a query's own position is not known to kernels */
     memcpy(d->signs, sheaf__turbo4_signs, sizeof d->signs);
-    static const uint32_t book[8] = SHEAF__CUDA_BOOK;
-    memcpy(d->book, book, sizeof d->book);
+    static const uint32_t masks[4] = SHEAF__CUDA_MASKS;
+    memcpy(d->levels, sheaf__turbo4_levels, sizeof d->levels);
+    memcpy(d->masks, masks, sizeof d->masks);
     if (memcmp(&launch, &plan->launched, sizeof launch) != 0) plan->generation++;
     plan->launched = launch;
 }
