@@ -7,7 +7,7 @@
 
 #include <cuda.h>
 
-#include "attn/cuda/decode_tile.cuh"
+#include "attn/cuda/decode_bytes.cuh"
 
 namespace sheaf_cuda
 {
@@ -245,8 +245,8 @@ __device__ __forceinline__ void bytes_of(const float *x, uint32_t &hi, uint32_t 
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int y = __float2int_rn(__fmul_rn(x[i], QUERY_ONE));
-        const int low = ((y + QUERY_HIGH / 2) & (QUERY_HIGH - 1)) - QUERY_HIGH / 2;
-        hi |= ((uint32_t)((y - low) / QUERY_HIGH) & 0xff) << 8 * i;
+        const int low = ((y + 128) & 255) - 128;
+        hi |= ((uint32_t)((y - low) / 256) & 0xff) << 8 * i;
         lo |= ((uint32_t)low & 0xff) << 8 * i;
     }
 }
@@ -280,22 +280,27 @@ __device__ __forceinline__ void stage_query(const sheaf__cuda_decode &in, float 
     if (lane == 0) *scale = by;
 }
 
-// Takes the queries of eight columns, tile n of the warp's. stage: [8][stage_bytes], scales: [8]
-template <uint32_t C, int D, int NT, bool PRECISE>
-__device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int n, int lane,
-                                             const unsigned char *stage, const float *scales)
+// Takes the queries of eight columns, tile n of the warp's; with ROWS = 1 of four, twice. stage:
+// [8][stage_bytes], scales: [8]
+template <uint32_t C, int D, int NT, int ROWS, bool PRECISE>
+__device__ __forceinline__ void take_queries(queries<C, D, NT, ROWS, PRECISE> &to, int n,
+                                             int lane, const unsigned char *stage,
+                                             const float *scales)
 {
     constexpr bool HALF = shape<C, D>::HALF;
     const int g = lane >> 2, t = lane & 3;
+    const unsigned char *column = stage + (ROWS == 2 ? g : g & 3) * stage_bytes<C, D>();
 #pragma unroll
     for (int s = 0; s < shape<C, D>::STEPS; s++) {
-        const unsigned char *column = stage + g * stage_bytes<C, D>();
         if constexpr (!shape<C, D>::RAW) {
             const unsigned char *bytes = column + step_dim<C, D>(s, t);
+            if (ROWS == 1 && g >= 4) bytes += D;
             const uint2 hi = *reinterpret_cast<const uint2 *>(bytes);
-            const uint2 lo = *reinterpret_cast<const uint2 *>(bytes + D);
             to.hi[n][s][0] = hi.x, to.hi[n][s][1] = hi.y;
-            to.lo[n][s][0] = lo.x, to.lo[n][s][1] = lo.y;
+            if constexpr (ROWS == 2) {
+                const uint2 lo = *reinterpret_cast<const uint2 *>(bytes + D);
+                to.lo[n][s][0] = lo.x, to.lo[n][s][1] = lo.y;
+            }
             continue;
         }
         const float *from = reinterpret_cast<const float *>(column) + step_dim<C, D>(s, t);
@@ -303,13 +308,25 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, PRECISE> &to, int
         const float2 y = *reinterpret_cast<const float2 *>(from + 8);
         to.hi[n][s][0] = pack<HALF>(x.x, x.y);
         to.hi[n][s][1] = pack<HALF>(y.x, y.y);
-        if constexpr (queries<C, D, NT, PRECISE>::LOW) {
+        if constexpr (queries<C, D, NT, ROWS, PRECISE>::LOW) {
             to.lo[n][s][0] = pack_rest<HALF>(x.x, x.y, to.hi[n][s][0]);
             to.lo[n][s][1] = pack_rest<HALF>(y.x, y.y, to.hi[n][s][1]);
         }
     }
-    to.scale[n][0] = scales[2 * t];
-    to.scale[n][1] = scales[2 * t + 1];
+    const int first = ROWS == 2 ? 2 * t : 2 * (t & 1);
+    to.scale[n][0] = scales[first];
+    to.scale[n][1] = scales[first + 1];
+    if constexpr (queries<C, D, NT, ROWS, PRECISE>::ORIGIN) {
+#pragma unroll
+        for (int b = 0; b < ROWS; b++) {
+            int sum[4] = {};
+#pragma unroll
+            for (int s = 0; s < shape<C, D>::STEPS; s++)
+                add_ones<true>(sum, b ? to.lo[n][s][0] : to.hi[n][s][0],
+                               b ? to.lo[n][s][1] : to.hi[n][s][1]);
+            to.origin[b][0] = sum[0], to.origin[b][1] = sum[1];
+        }
+    }
 }
 
 // --- a leaf ---------------------------------------------------------------------------------
@@ -327,7 +344,7 @@ __device__ __forceinline__ seen seen_of(uint32_t leaf, uint32_t lo, uint32_t hi)
 // Queries, a leaf's products with the slot's half of K, or its values: bits that cannot be known before
 // all that they were made of, of the slot read last, is there.
 template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ uint32_t made_of(const queries<C, D, 1, PRECISE> &q)
+__device__ __forceinline__ uint32_t made_of(const queries<C, D, 1, 2, PRECISE> &q)
 {
     uint32_t x = __float_as_uint(q.scale[0][0]) | __float_as_uint(q.scale[0][1]);
 #pragma unroll
@@ -345,8 +362,8 @@ __device__ __forceinline__ uint32_t made_of(const float (&s)[NT][4][4], int half
     return x;
 }
 
-template <uint32_t C, int D, int NT>
-__device__ __forceinline__ uint32_t made_of(const sums<D, NT> &to)
+template <uint32_t C, int D, int NT, int ROWS>
+__device__ __forceinline__ uint32_t made_of(const sums<D, NT, ROWS> &to)
 {
     uint32_t x = 0;
 #pragma unroll
@@ -358,33 +375,45 @@ __device__ __forceinline__ uint32_t made_of(const sums<D, NT> &to)
 }
 
 // One leaf. release: says of the slot waited for last that it is read, by what was made of it.
-template <uint32_t C, int D, int NT, bool PRECISE, typename R, typename F>
-__device__ __forceinline__ void leaf_of(sums<D, NT> &to, R &r, int lane, seen see,
-                                        float softcap, const queries<C, D, NT, PRECISE> &q,
-                                        const code_book<C> &book, F release)
+template <uint32_t C, int D, int NT, int ROWS, bool PRECISE, typename R, typename F>
+__device__ __forceinline__ void leaf_of(sums<D, NT, ROWS> &to, R &r, int lane, seen see,
+                                        float softcap,
+                                        const queries<C, D, NT, ROWS, PRECISE> &q,
+                                        const code_book<C, parts_of<C, NT>()> &book, F release)
 {
     using S = shape<C, D>;
-    constexpr bool LOW = PRECISE && !S::HALF;
-    float s[NT][4][4], factor[NT][2];
-    weights<NT, LOW> w;
+    float s[NT][4][2 * ROWS], factor[NT][2];
     slot_at slot = {};
+    if constexpr (S::RAW) {
+        constexpr bool LOW = PRECISE && !S::HALF;
+        weights<NT, 2, LOW> w;
 #pragma unroll
-    for (int half = 0; half < S::HALVES; half++) {
-        slot = r.wait();
-        scores<C, D, NT, PRECISE>(s, half, slot.data, lane, q, book);
-        if constexpr (S::RAW) release(made_of<C, D, NT>(s, half));
-    }
-    const uint32_t scaled = logits<C, D, NT, PRECISE>(s, factor, slot, lane, see, softcap, q);
-    if constexpr (!S::RAW) release(scaled);
-    exponentials<D, NT>(s, factor, to);
+        for (int half = 0; half < S::HALVES; half++) {
+            slot = r.wait();
+            scores_raw<C, D, NT, PRECISE>(s, half, slot.data, lane, q);
+            release(made_of<C, D, NT>(s, half));
+        }
+        (void)logits<C, D, NT>(s, factor, slot, lane, see, softcap, q);
+        exponentials<false>(s, factor, to);
+        weigh_raw<C, NT, LOW>(w, s);
 #pragma unroll
-    for (int half = 0; half < S::HALVES; half++) {
-        if (half == 0 && S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
+        for (int half = 0; half < S::HALVES; half++) {
+            slot = r.wait();
+            if (!see.whole) clean<C, D>(half, slot, lane, see);
+            values_raw<C, D, NT, LOW>(to, half, slot.data, lane, w);
+            release(made_of<C>(to));
+        }
+    } else {
+        weights<NT, ROWS, false> w;
         slot = r.wait();
-        if (!see.whole) clean<C, D>(half, slot, lane, see);
-        if (half == 0 && !S::RAW) weigh<C, D, NT, LOW>(w, s, slot, lane);
-        values<C, D, NT, LOW>(to, half, slot.data, lane, w, book);
-        release(made_of<C, D, NT>(to));
+        scores_quantized<C, D, NT>(s, slot.data, lane, q, book);
+        release(logits<C, D, NT>(s, factor, slot, lane, see, softcap, q));
+        exponentials<true>(s, factor, to);
+        slot = r.wait();
+        if (!see.whole) clean<C, D>(0, slot, lane, see);
+        weigh_quantized<C, D, NT>(w, s, slot, lane);
+        values_quantized<C, D, NT>(to, slot.data, lane, w, book);
+        release(made_of<C>(to));
     }
 }
 
@@ -428,12 +457,12 @@ struct row_run {
     }
 };
 
-// Column c of tile n: D sums, and m and l where `ends` says.
-template <uint32_t C, int D, int NT>
-__device__ __forceinline__ void part_write(float *to, float *ends, const sums<D, NT> &s, int n,
-                                           int c, int lane)
+// The lane's column c of tile n: D sums, and m and l where `ends` says.
+template <uint32_t C, int D, int NT, int ROWS>
+__device__ __forceinline__ void part_write(float *to, float *ends, const sums<D, NT, ROWS> &s,
+                                           int n, int c, int lane)
 {
-    const int g = lane >> 2;
+    const int g = lane >> 2, low = lane >> 1 & 1;
 #pragma unroll
     for (int k = 0; k < D / 64; k++) {
         const auto &o = s.o[n][k];
@@ -445,11 +474,13 @@ __device__ __forceinline__ void part_write(float *to, float *ends, const sums<D,
             }
         } else {
             float4 *octet = reinterpret_cast<float4 *>(to + octet_dim(k, g));
-            octet[0] = make_float4(o[0][c], o[1][c], o[2][c], o[3][c]);
-            octet[1] = make_float4(o[0][2 + c], o[1][2 + c], o[2][2 + c], o[3][2 + c]);
+#pragma unroll
+            for (int f = 0; f < ROWS; f++)
+                octet[ROWS == 2 ? f : low] = make_float4(o[0][2 * f + c], o[1][2 * f + c],
+                                                         o[2][2 * f + c], o[3][2 * f + c]);
         }
     }
-    if (g == 0) ends[0] = s.m[n][c], ends[1] = s.l[n][c];
+    if (g == 0 && (ROWS == 2 || !low)) ends[0] = s.m[n][c], ends[1] = s.l[n][c];
 }
 
 // One query head's sums, D / 32 consecutive dimensions a lane; m and l in all of them.

@@ -58,12 +58,28 @@ static cudaError_t run_prefixes(const sheaf__cuda_decode &in, const CUtensorMap 
     }
 }
 
+// ROWS: decode_bytes.cuh.
+template <uint32_t C, int D, int ROWS, bool PRECISE>
+static cudaError_t run_units(const sheaf__cuda_decode &units, const CUtensorMap &map_k,
+                             const CUtensorMap &map_v, cudaStream_t stream)
+{
+    constexpr uint32_t TEAMS = shape<C, D>::TEAMS;
+    const uint32_t tasks = units.n_units * ((units.group + 7) / 8) * units.n_kv_heads;
+    const bool early = units.overlap != 0;
+    // Half of the multiprocessors where their teams suffice: on the others the next layer's kernel reads
+    // while this one ends.
+    const uint32_t half = units.n_blocks / 2;
+    uint32_t blocks = tasks < units.n_blocks ? tasks : units.n_blocks;
+    if (early && tasks > half && tasks <= TEAMS * half) blocks = half;
+    return launch(decode_team<C, D, ROWS, PRECISE>, blocks, dim3(threads_of<(int)TEAMS>()),
+                  TEAMS * team_bytes<C, D>(), stream, early, units, map_k, map_v);
+}
+
 template <uint32_t C, int D, bool PRECISE>
 static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
 {
     static_assert(host_agrees<C, D>(1, 4) && host_agrees<C, D>(4, 3) && host_agrees<C, D>(9, 2),
                   "decode.h says otherwise");
-    const uint32_t tiles = (in.group + 7) / 8;
     const bool early = in.overlap != 0;
     CUtensorMap map_k, map_v;
     if (!map_layer<C, D>(&map_k, in, false) || !map_layer<C, D>(&map_v, in, true))
@@ -75,15 +91,9 @@ static cudaError_t run(const sheaf__cuda_decode &in, cudaStream_t stream)
         cudaError_t error = run_prefixes<C, D, PRECISE>(in, map_k, map_v, stream);
         if (error != cudaSuccess) return error;
     }
-    constexpr uint32_t TEAMS = shape<C, D>::TEAMS;
-    const uint32_t tasks = in.n_units * tiles * in.n_kv_heads;
-    // Half of the multiprocessors where their teams suffice: on the others the next layer's kernel reads
-    // while this one ends.
-    const uint32_t half = in.n_blocks / 2;
-    uint32_t blocks = tasks < in.n_blocks ? tasks : in.n_blocks;
-    if (early && tasks > half && tasks <= TEAMS * half) blocks = half;
-    return launch(decode_team<C, D, PRECISE>, blocks, dim3(threads_of<(int)TEAMS>()),
-                  TEAMS * team_bytes<C, D>(), stream, early, units, map_k, map_v);
+    if constexpr (!shape<C, D>::RAW)
+        if (in.group <= 4) return run_units<C, D, 1, PRECISE>(units, map_k, map_v, stream);
+    return run_units<C, D, 2, PRECISE>(units, map_k, map_v, stream);
 }
 
 template <uint32_t C>

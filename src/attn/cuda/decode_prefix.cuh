@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     refill<C, D> fill = {at + 128, slots, 0, 0, 0};
     const uint32_t n_rows = unit.n_members * in.group;
     const uint32_t first_row = unit.first_row + warp * NT * 8;
-    queries<C, D, NT, PRECISE> q;
+    queries<C, D, NT, 2, PRECISE> q;
     uint32_t query = 0; // of column `lane`
     const uint32_t row = first_row + lane;
     if (lane < 8 * NT && row < n_rows)
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
             stage_query<C, D>(in, x[column], lane, stage + column * stage_bytes<C, D>(),
                               scales + column);
         __syncwarp();
-        take_queries<C, D, NT, PRECISE>(q, n, lane, stage, scales);
+        take_queries<C, D, NT>(q, n, lane, stage, scales);
     }
     __syncwarp();
 
@@ -218,17 +218,17 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
     if (run.n != 0) run.to += unit.first_span * each;
     sums<D, NT> chunk, now;
-    const code_book<C> book(in);
+    const code_book<C, parts_of<C, NT>()> book(in);
     const uint32_t end = r.end;
     for (uint32_t leaf = unit.first_span * SHEAF__CUDA_SPAN_LEAVES; leaf < end; leaf++) {
-        leaf_of<C, D, NT, PRECISE>(now, r, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap, q,
-                                   book, [&](uint32_t made) {
-                                       barrier_arrive(after(in, at + 128 + 8 * r.from, made));
-                                       r.next();
-                                       fill.after_read(in, r, warp, lane);
-                                   });
+        leaf_of<C, D, NT>(now, r, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap, q, book,
+                          [&](uint32_t made) {
+                              barrier_arrive(after(in, at + 128 + 8 * r.from, made));
+                              r.next();
+                              fill.after_read(in, r, warp, lane);
+                          });
         if (leaf % SHEAF__CUDA_CHUNK_LEAVES != 0)
-            merge_into<D, NT>(chunk, now);
+            merge_into(chunk, now);
         else
             chunk = now;
         if ((leaf + 1) % SHEAF__CUDA_CHUNK_LEAVES != 0) continue;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 float *to = span + (8 * n + 2 * t + c) * (D + 4);
-                part_write<C, D, NT>(to, to + D, chunk, n, c, lane);
+                part_write<C>(to, to + D, chunk, n, c, lane);
             }
         run.leave(shared_address(span), (D + 4) * 4, lane);
         if (run.n != 0) run.to += each;

@@ -66,18 +66,19 @@ template <uint32_t C, int D> struct intake {
     }
 };
 
-// Prepares two of the columns; where that is not done in place, it says that they are read.
-template <uint32_t C, int D>
+// Prepares two of the columns, with ROWS = 1 one; where that is not done in place, it says that they are
+// read.
+template <uint32_t C, int D, int ROWS>
 __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned char *memory,
                                         uint32_t at, uint32_t columns, uint32_t warp, int lane)
 {
-    constexpr int E = D / 32;
+    constexpr int E = D / 32, EACH = 4 * ROWS / (int)WARPS;
     unsigned char *stage = memory + stage_at<C, D>(columns_of(in.group));
     float *scales = reinterpret_cast<float *>(memory + COLUMN_SCALES);
-    float x[8 / WARPS][E] = {};
+    float x[EACH][E] = {};
     uint32_t made = 0;
 #pragma unroll
-    for (int i = 0; i < 8 / WARPS; i++) {
+    for (int i = 0; i < EACH; i++) {
         const uint32_t column = warp + WARPS * i;
         if (column >= columns) continue;
         read_query<E>(memory + QUERIES + column * 4 * D, in.io_dtype, lane, x[i]);
@@ -87,7 +88,7 @@ __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned c
     if constexpr (!shape<C, D>::RAW) barrier_arrive(after(in, at + TAKEN, made));
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 8 / WARPS; i++) {
+    for (int i = 0; i < EACH; i++) {
         const uint32_t column = warp + WARPS * i;
         unsigned char *to = stage + column * stage_bytes<C, D>();
         if (column < columns || shape<C, D>::RAW) {
@@ -104,7 +105,7 @@ __device__ __forceinline__ void prepare(const sheaf__cuda_decode &in, unsigned c
 // sign. Columns beside those of the
 // unit get the first one's.
 template <int D>
-__device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, false> &to,
+__device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, 2, false> &to,
                                                  const sheaf__cuda_decode &in, uint32_t at,
                                                  uint32_t columns, int lane)
 {
@@ -126,20 +127,20 @@ __device__ __forceinline__ void take_as_they_are(queries<BF16, D, 1, false> &to,
 
 // A warp's leaves, and its sums into the slot that was read last. all, at: the team's memory, and its
 // shared address.
-template <uint32_t C, int D, bool PRECISE>
-__device__ __forceinline__ void compute(const sheaf__cuda_decode &in, intake<C, D> &r,
-                                        const sheaf__cuda_unit &unit, const share &mine,
-                                        const queries<C, D, 1, PRECISE> &q, unsigned char *all,
-                                        uint32_t at, uint32_t warp, int lane)
+template <uint32_t C, int D, int ROWS, bool PRECISE>
+__device__ __forceinline__ void
+compute(const sheaf__cuda_decode &in, intake<C, D> &r, const sheaf__cuda_unit &unit,
+        const share &mine, const queries<C, D, 1, ROWS, PRECISE> &q, unsigned char *all,
+        uint32_t at, uint32_t warp, int lane)
 {
-    sums<D, 1> chunk, now;
-    const code_book<C> book(in);
+    sums<D, 1, ROWS> chunk, now;
+    const code_book<C, parts_of<C, 1>()> book(in);
     r.left = (mine.end - mine.first) * 2 * shape<C, D>::HALVES;
     for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
-        leaf_of<C, D, 1, PRECISE>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q,
-                                  book, [&](uint32_t made) { r.next(in, made); });
+        leaf_of<C, D, 1>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q, book,
+                         [&](uint32_t made) { r.next(in, made); });
         if (leaf != mine.first)
-            merge_into<D, 1>(chunk, now);
+            merge_into(chunk, now);
         else
             chunk = now;
     }
@@ -150,8 +151,8 @@ __device__ __forceinline__ void compute(const sheaf__cuda_decode &in, intake<C, 
     __syncwarp(); // all lanes have read it
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-        const int column = 2 * (lane & 3) + c;
-        part_write<C, D, 1>(to + column * D, ends + 2 * column, chunk, 0, c, lane);
+        const int column = 2 * (lane & (2 * ROWS - 1)) + c;
+        part_write<C>(to + column * D, ends + 2 * column, chunk, 0, c, lane);
     }
     if (lane == 0) store4(at + SUMS + 4 * warp, slot);
 }
@@ -268,7 +269,7 @@ __device__ __forceinline__ void end_unit(const sheaf__cuda_decode &in, intake<C,
     }
 }
 
-template <uint32_t C, int D, bool PRECISE>
+template <uint32_t C, int D, int ROWS, bool PRECISE>
 __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsigned char *all,
                                               uint32_t at, uint32_t team, uint32_t warp,
                                               int lane)
@@ -279,15 +280,14 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
         wait_until_told(at, n);
         if (!about.alive()) return;
         barrier_wait(at + ASKED, n & 1);
-        queries<C, D, 1, PRECISE> q;
+        queries<C, D, 1, ROWS, PRECISE> q;
         if constexpr (C == BF16 && !PRECISE) {
             take_as_they_are<D>(q, in, at, about.columns(in), lane);
         } else {
-            prepare<C, D>(in, all, at, about.columns(in), warp, lane);
+            prepare<C, D, ROWS>(in, all, at, about.columns(in), warp, lane);
             meet<32 * WARPS>(team + 1);
-            take_queries<C, D, 1, PRECISE>(q, 0, lane,
-                                           all + stage_at<C, D>(columns_of(in.group)),
-                                           reinterpret_cast<float *>(all + COLUMN_SCALES));
+            take_queries<C, D, 1>(q, 0, lane, all + stage_at<C, D>(columns_of(in.group)),
+                                  reinterpret_cast<float *>(all + COLUMN_SCALES));
             if constexpr (shape<C, D>::RAW) { // prepared where others come
                 fence_async();
                 barrier_arrive(after(in, at + TAKEN, made_of(q)));
@@ -295,7 +295,7 @@ __device__ __forceinline__ void compute_units(const sheaf__cuda_decode &in, unsi
         }
         const share mine(about.unit(), warp);
         if (mine.first < mine.end)
-            compute<C, D, PRECISE>(in, r, about.unit(), mine, q, all, at, warp, lane);
+            compute<C, D>(in, r, about.unit(), mine, q, all, at, warp, lane);
         meet<32 * WARPS>(team + 1);
         if (n == 0 && in.waits != SHEAF__CUDA_WAITS_NEVER) wait_for_previous();
         wait_until_told(at, n + 1);
@@ -375,7 +375,7 @@ __device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_
 }
 
 // Warps t and TEAMS + t bring and merge for team t.
-template <uint32_t C, int D, bool PRECISE>
+template <uint32_t C, int D, int ROWS, bool PRECISE>
 __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
     decode_team(const __grid_constant__ sheaf__cuda_decode in,
                 const __grid_constant__ CUtensorMap map_k,
@@ -405,8 +405,8 @@ __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
         if constexpr (TEAMS == 2) grow_registers<S::REGISTERS>();
         const uint32_t team = (warp - HELPERS) / WARPS;
         unsigned char *own = all + team * BYTES;
-        compute_units<C, D, PRECISE>(in, own, shared_address(own), team,
-                                     (warp - HELPERS) % WARPS, lane);
+        compute_units<C, D, ROWS, PRECISE>(in, own, shared_address(own), team,
+                                           (warp - HELPERS) % WARPS, lane);
     }
 }
 

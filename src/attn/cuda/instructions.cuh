@@ -178,6 +178,22 @@ __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t sel
     return x;
 }
 
+// x >> 16, by the half that multiplies: shifts, `prmt` and logic share the other one.
+__device__ __forceinline__ uint32_t high_half(uint32_t x)
+{
+    uint32_t y;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0x0100u), "r"(0u));
+    return y;
+}
+
+// The greater one; NaN where one of them is no number.
+__device__ __forceinline__ float fmax_nan(float x, float y)
+{
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;

@@ -161,12 +161,25 @@ inline uint32_t __ballot_sync(uint32_t, bool x)
     return all;
 }
 
+inline uint32_t high_half(uint32_t x)
+{
+    return x >> 16;
+}
+
+inline float fmax_nan(float x, float y)
+{
+    return std::isnan(x) || std::isnan(y) ? NAN : x > y ? x : y;
+}
+
 inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
 {
     const uint64_t x = a | (uint64_t)b << 32;
     uint32_t y = 0;
-    for (int i = 0; i < 4; i++)
-        y |= (uint32_t)(x >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t digit = selector >> 4 * i,
+                       byte = (uint32_t)(x >> 8 * (digit & 7)) & 0xff;
+        y |= (digit & 8 ? byte >> 7 ? 0xffu : 0 : byte) << 8 * i;
+    }
     return y;
 }
 
