@@ -324,7 +324,8 @@ __device__ __forceinline__ void take_queries(queries<C, D, NT, ROWS, PRECISE> &t
             for (int s = 0; s < shape<C, D>::STEPS; s++)
                 add_ones<true>(sum, b ? to.lo[n][s][0] : to.hi[n][s][0],
                                b ? to.lo[n][s][1] : to.hi[n][s][1]);
-            to.origin[b][0] = sum[0], to.origin[b][1] = sum[1];
+#pragma unroll
+            for (int c = 0; c < 4; c++) to.origin[b][c] = sum[c];
         }
     }
 }

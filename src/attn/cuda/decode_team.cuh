@@ -374,6 +374,17 @@ __device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_
     fence_async();
 }
 
+// Of two teams the warps that compute get so many registers each, those that help them what is left.
+template <uint32_t C, int ROWS> __host__ __device__ constexpr int registers()
+{
+    return ROWS == 1 ? 184 : shape<C, 64>::RAW ? 208 : 216;
+}
+
+template <uint32_t C, int ROWS> __host__ __device__ constexpr int registers_of_helpers()
+{
+    return ROWS == 1 ? 136 : shape<C, 64>::RAW ? 88 : 72;
+}
+
 // Warps t and TEAMS + t bring and merge for team t.
 template <uint32_t C, int D, int ROWS, bool PRECISE>
 __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
@@ -395,14 +406,14 @@ __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
                         lane);
     __syncthreads();
     if (warp < HELPERS) {
-        if constexpr (TEAMS == 2) shrink_registers<S::HELPER_REGISTERS>();
+        if constexpr (TEAMS == 2) shrink_registers<registers_of_helpers<C, ROWS>()>();
         const uint32_t team = warp % TEAMS, at = shared_address(all) + team * BYTES;
         if (warp < TEAMS)
             bring_units<C, D>(in, maps{&map_k, &map_v}, at, team, words, lane);
         else
             merge_units<C, D>(in, all + team * BYTES, at, lane);
     } else {
-        if constexpr (TEAMS == 2) grow_registers<S::REGISTERS>();
+        if constexpr (TEAMS == 2) grow_registers<registers<C, ROWS>()>();
         const uint32_t team = (warp - HELPERS) / WARPS;
         unsigned char *own = all + team * BYTES;
         compute_units<C, D, ROWS, PRECISE>(in, own, shared_address(own), team,

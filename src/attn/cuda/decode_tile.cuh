@@ -39,11 +39,8 @@ template <uint32_t C, int D_> struct shape {
     static constexpr int SLOT = POSITIONS * ROW;
     static constexpr int SCALES = RAW ? 0 : 256;      // bytes beside a slot
     static constexpr int STEPS = D / (RAW ? 16 : 32); // of a dot product
-    // Of a multiprocessor, by their registers and rings. Of two the warps that compute get REGISTERS
-    // each, those that help them what is left.
+    // Of a multiprocessor, by their registers and rings.
     static constexpr int TEAMS = D == 256 && C != TURBO4 ? 1 : 2;
-    static constexpr int REGISTERS = RAW ? 208 : 216;
-    static constexpr int HELPER_REGISTERS = RAW ? 88 : 72;
     static constexpr int OCTETS = D / 64; // of consecutive dimensions that a lane's rows hold
 };
 
@@ -114,12 +111,12 @@ template <uint32_t C, int D, int NT, int ROWS, bool PRECISE> struct queries {
     static constexpr bool ORIGIN = parts_of<C, NT>() == 2;
     uint32_t hi[NT][STEPS][2];
     uint32_t lo[LOW ? NT : 1][LOW ? STEPS : 1][2];
-    int origin[ORIGIN ? ROWS : 1][2]; // of the lane's columns: what sums of products begin with
+    int origin[ORIGIN ? ROWS : 1][4]; // what sums of products begin with
     float scale[NT][2];               // of the lane's columns
 
     __device__ __forceinline__ int origin_of(int b, int c) const
     {
-        return ORIGIN ? origin[b][c & 1] : 0;
+        return ORIGIN ? origin[b][c] : 0;
     }
 };
 
