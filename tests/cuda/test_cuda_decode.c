@@ -36,11 +36,11 @@ static void add_ragged(world *w)
     world_upload(w);
 }
 
-/* Compares a whole world with the reference, item by item; prints the worst. */
-static double worst_error(const world *w, sheaf_attn_options o, asked *a)
+/* Compares results with the reference, item by item; the worst error. */
+static double error_of(const world *w, sheaf_attn_options o, const asked *a,
+                       const unsigned char *out)
 {
     uint64_t row = (uint64_t)w->n_q_heads * w->dim;
-    unsigned char *out = world_run(w, o, a);
     float *ref = world_reference(w, o, a->dtype, a->first, a->n);
     double worst = 0;
     for (uint32_t i = 0; i < a->n; i++) {
@@ -49,8 +49,15 @@ static double worst_error(const world *w, sheaf_attn_options o, asked *a)
         if (!(e <= worst)) worst = e;
         if (!(e == e)) break;
     }
-    free(out);
     free(ref);
+    return worst;
+}
+
+static double worst_error(const world *w, sheaf_attn_options o, asked *a)
+{
+    unsigned char *out = world_run(w, o, a);
+    double worst = error_of(w, o, a, out);
+    free(out);
     return worst;
 }
 
@@ -261,10 +268,54 @@ static void sharing_a_prefix_changes_no_bit(void **state)
             if (c >= 2) o.sinks = sinks;
             if (dim == 128) o.scale = -0.07f;
             for (uint32_t dtype = 0; dtype < 3; dtype++)
-                if (!short_run() || dtype == (c < 2 ? SHEAF_DTYPE_F32 : SHEAF_DTYPE_BF16))
+                if (!short_run() || dtype == (c == 1 ? SHEAF_DTYPE_BF16 : SHEAF_DTYPE_F32))
                     compare_sharing(w, o, dtype);
             world_free(w);
         }
+}
+
+/* Up to four heads are multiplied otherwise than more of them, and prefixes of many yet otherwise: a head
+ * of whichever group is the same, shared and apart, and right. */
+static void how_many_heads_there_are_changes_no_bit(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const uint32_t groups[] = {16, 4, 7, 1, 2, 3, 5, 8};
+    const uint32_t n_groups = short_run() ? 2 : sizeof groups / sizeof *groups;
+    const uint32_t n = short_run() ? 3 : 9;
+    int wrong = 0;
+    for (uint32_t c = 2; c < 4; c++)
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            if (short_run() && dim == (c == 2 ? 128 : 64)) continue;
+            const uint64_t head = dim * sizeof(float);
+            unsigned char *of[sizeof groups / sizeof *groups] = {0};
+            for (uint32_t g = 0; g < n_groups; g++) {
+                world *w =
+                    world_that_shares(codecs[c], dim, 2 * groups[g], 16, n, seed + c + dim);
+                sheaf_attn_options o = world_options(w);
+                if (dim == 128) o.softcap = 5.0f;
+                if (dim == 64) o.window = 2100;
+                asked shared = {.dtype = SHEAF_DTYPE_F32, .n = w->n_items, .prefix_min = 1024};
+                asked apart = shared;
+                apart.prefix_min = 1u << 30;
+                of[g] = world_run(w, o, &apart);
+                unsigned char *s = world_run(w, o, &shared);
+                double e = error_of(w, o, &apart, of[g]);
+                if (!(e <= allowed(SHEAF_DTYPE_F32))) {
+                    print_message("%s dim %u group %u: error %.2e\n",
+                                  sheaf_codec_name(codecs[c]), dim, groups[g], e);
+                    wrong++;
+                }
+                assert_memory_equal(s, of[g], w->n_items * 2ull * groups[g] * head);
+                for (uint32_t i = 0; i < w->n_items; i++)
+                    assert_memory_equal(of[g] + i * 2ull * groups[g] * head,
+                                        of[0] + i * 2ull * groups[0] * head, groups[g] * head);
+                free(s);
+                world_free(w);
+            }
+            for (uint32_t g = 0; g < n_groups; g++) free(of[g]);
+        }
+    assert_int_equal(wrong, 0);
 }
 
 static void rows_elsewhere_and_graphs_change_no_bit(void **state)
@@ -358,25 +409,29 @@ static void a_step_gives_the_same_bits_every_time(void **state)
     (void)state;
     need_gpu();
     static const struct {
-        uint32_t codec, dim, dtype, shared, rounds;
+        uint32_t codec, dim, heads, dtype, shared, rounds;
         sheaf__cuda_tuning tuning;
     } kinds[] = {
-        {SHEAF_CODEC_BF16, 128, SHEAF_DTYPE_BF16, 0, 10, {.slots = 2}},
-        {SHEAF_CODEC_BF16, 128, SHEAF_DTYPE_BF16, 0, 10, {.each = 1}},
-        {SHEAF_CODEC_BF16, 64, SHEAF_DTYPE_F32, 0, 2, {.slots = 2}},
-        {SHEAF_CODEC_F16, 128, SHEAF_DTYPE_F16, 0, 2, {.each = 1, .slots = 4}},
-        {SHEAF_CODEC_BF16, 256, SHEAF_DTYPE_BF16, 1, 1, {0}},
-        {SHEAF_CODEC_INT8, 128, SHEAF_DTYPE_BF16, 0, 2, {0}},
-        {SHEAF_CODEC_INT8, 256, SHEAF_DTYPE_BF16, 1, 1, {0}},
-        {SHEAF_CODEC_TURBO4, 128, SHEAF_DTYPE_BF16, 0, 10, {.slots = 2}},
-        {SHEAF_CODEC_TURBO4, 64, SHEAF_DTYPE_F32, 1, 2, {0}},
+        {SHEAF_CODEC_BF16, 128, 24, SHEAF_DTYPE_BF16, 0, 10, {.slots = 2}},
+        {SHEAF_CODEC_BF16, 128, 24, SHEAF_DTYPE_BF16, 0, 10, {.each = 1}},
+        {SHEAF_CODEC_BF16, 64, 24, SHEAF_DTYPE_F32, 0, 2, {.slots = 2}},
+        {SHEAF_CODEC_F16, 128, 24, SHEAF_DTYPE_F16, 0, 2, {.each = 1, .slots = 4}},
+        {SHEAF_CODEC_BF16, 256, 24, SHEAF_DTYPE_BF16, 1, 1, {0}},
+        {SHEAF_CODEC_INT8, 128, 24, SHEAF_DTYPE_BF16, 0, 2, {0}},
+        {SHEAF_CODEC_INT8, 128, 8, SHEAF_DTYPE_BF16, 0, 4, {.slots = 2}},
+        {SHEAF_CODEC_INT8, 256, 24, SHEAF_DTYPE_BF16, 1, 1, {0}},
+        {SHEAF_CODEC_TURBO4, 128, 24, SHEAF_DTYPE_BF16, 0, 4, {.slots = 2}},
+        {SHEAF_CODEC_TURBO4, 128, 8, SHEAF_DTYPE_BF16, 0, 10, {.slots = 2}},
+        {SHEAF_CODEC_TURBO4, 64, 8, SHEAF_DTYPE_F32, 1, 2, {0}},
     };
     const uint32_t n_kinds = short_run() ? 1 : sizeof kinds / sizeof kinds[0];
     const uint32_t runs = short_run() ? 2 : 300, n = short_run() ? 2 : 50;
     uint32_t differ = 0;
     for (uint32_t k = 0; k < n_kinds; k++) {
-        world *w = world_that_shares(kinds[k].codec, kinds[k].dim, 24, 16, n, seed + k);
-        uint64_t bytes = w->n_items * 24ull * w->dim * dtype_bytes(kinds[k].dtype);
+        world *w =
+            world_that_shares(kinds[k].codec, kinds[k].dim, kinds[k].heads, 16, n, seed + k);
+        uint64_t bytes =
+            w->n_items * (uint64_t)w->n_q_heads * w->dim * dtype_bytes(kinds[k].dtype);
         sheaf_attn_options o = world_options(w);
         sheaf_cuda_attn_options c = SHEAF_CUDA_ATTN_OPTIONS_INIT;
         sheaf_cuda_plan *plan = NULL;
@@ -521,6 +576,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number_is_not_lost),
         cmocka_unit_test(cutting_a_step_otherwise_changes_no_bit),
         cmocka_unit_test(sharing_a_prefix_changes_no_bit),
+        cmocka_unit_test(how_many_heads_there_are_changes_no_bit),
         cmocka_unit_test(rows_elsewhere_and_graphs_change_no_bit),
         cmocka_unit_test(layers_in_a_row_do_not_disturb_each_other),
         cmocka_unit_test(a_step_gives_the_same_bits_every_time),

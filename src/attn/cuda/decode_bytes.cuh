@@ -28,9 +28,9 @@ namespace sheaf_cuda
 // --- codes to bytes --------------------------------------------------------------------------
 
 // The levels of turbo4, and masks, as the host has given them: what compilers know they make immediates,
-// of which an instruction takes one, or move before each use. PARTS: the levels are looked up whole, or
-// in two parts.
-template <uint32_t C, int PARTS> struct code_book {
+// of which an instruction takes one, or move before each use. LOOKS: the levels are looked up whole, or
+// below and above zero apart.
+template <uint32_t C, int LOOKS> struct code_book {
     uint32_t n0, n1, p0, p1; // of codes 0 to 7 and 8 to 15
     uint32_t low, index, sign, bytes;
 
@@ -38,15 +38,15 @@ template <uint32_t C, int PARTS> struct code_book {
         : n0(in.levels[0]), n1(in.levels[1]), p0(in.levels[2]), p1(in.levels[3]),
           low(in.masks[0]), index(in.masks[1]), sign(in.masks[2]), bytes(in.masks[3])
     {
-        if constexpr (PARTS == 2) n0 -= 0x01010101u, n1 -= 0x01010101u; // none is -128
+        if constexpr (LOOKS == 2) n0 -= 0x01010101u, n1 -= 0x01010101u; // none is -128
     }
 
-    // Half `half` of eight codes as bytes, or part `part` of them.
-    __device__ __forceinline__ uint32_t levels(uint32_t codes, int half, int part) const
+    // Half `half` of eight codes as bytes: with two looks those below zero, or above it.
+    __device__ __forceinline__ uint32_t levels(uint32_t codes, int half, int look) const
     {
-        if constexpr (PARTS == 2) {
-            const uint32_t at = part == 0 ? codes : codes ^ ~index;
-            return permute(part == 0 ? n0 : p0, part == 0 ? n1 : p1, half ? high_half(at) : at);
+        if constexpr (LOOKS == 2) {
+            const uint32_t at = look == 0 ? codes : codes ^ ~index;
+            return permute(look == 0 ? n0 : p0, look == 0 ? n1 : p1, half ? high_half(at) : at);
         }
         const uint32_t at = codes & index, from = ((codes >> 1) & sign) | bytes;
         const uint32_t digits = half ? high_half(at) : at;
@@ -81,13 +81,14 @@ template <> struct meeting<2> {
 
 // Lanes of t < 2 have the high bytes' sums and go on with the upper rows, those two further the others.
 template <> struct meeting<1> {
-    int first, second,
-        other; // what the lane's own sums of both rows count, and what it is given
-    bool low;
+    // What the lane's own sums of both rows count, and what it is given.
+    int first, second, other;
+    bool second_row;
 
-    __device__ __forceinline__ explicit meeting(int lane) : low((lane & 2) != 0)
+    __device__ __forceinline__ explicit meeting(int lane) : second_row((lane & 2) != 0)
     {
-        first = low ? 0 : 256, second = low ? 1 : 0, other = low ? 256 : 1;
+        first = second_row ? 0 : 256, second = second_row ? 1 : 0;
+        other = second_row ? 256 : 1;
     }
 
     __device__ __forceinline__ void of(float (&to)[2], const int (&sum)[1][4]) const
@@ -95,13 +96,13 @@ template <> struct meeting<1> {
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             const int x = sum[0][c], y = sum[0][2 + c];
-            const int given = __shfl_xor_sync(ALL, low ? x : y, 2);
+            const int given = __shfl_xor_sync(ALL, second_row ? x : y, 2);
             to[c] = __int2float_rn(first * x + second * y + other * given);
         }
     }
 };
 
-// Products of columns with ones: what sums of levels in two parts begin with.
+// Products of columns with ones: what sums begin with where levels are looked up apart.
 template <bool SIGNED>
 __device__ __forceinline__ void add_ones(int (&sum)[4], uint32_t b0, uint32_t b1)
 {
@@ -117,16 +118,16 @@ __device__ __forceinline__ uint32_t word(const uint4 &x, int i)
 }
 
 // Eight numbers each of two rows, x and y, those of step s of the ones that were loaded.
-template <uint32_t C, int PARTS>
+template <uint32_t C, int LOOKS>
 __device__ __forceinline__ void dot_operand(uint32_t (&a)[4], const uint4 &x, const uint4 &y,
-                                            int s, int part, const code_book<C, PARTS> &book)
+                                            int s, int look, const code_book<C, LOOKS> &book)
 {
     if constexpr (C == INT8) {
         a[0] = word(x, 2 * s), a[1] = word(y, 2 * s);
         a[2] = word(x, 2 * s + 1), a[3] = word(y, 2 * s + 1);
     } else {
-        a[0] = book.levels(word(x, s), 0, part), a[1] = book.levels(word(y, s), 0, part);
-        a[2] = book.levels(word(x, s), 1, part), a[3] = book.levels(word(y, s), 1, part);
+        a[0] = book.levels(word(x, s), 0, look), a[1] = book.levels(word(y, s), 0, look);
+        a[2] = book.levels(word(x, s), 1, look), a[3] = book.levels(word(y, s), 1, look);
     }
 }
 
@@ -134,7 +135,7 @@ template <uint32_t C, int D, int NT, int ROWS, bool PRECISE>
 __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][2 * ROWS], uint32_t slot,
                                                  int lane,
                                                  const queries<C, D, NT, ROWS, PRECISE> &q,
-                                                 const code_book<C, parts_of<C, NT>()> &book)
+                                                 const code_book<C, looks_of<C, NT>()> &book)
 {
     using S = shape<C, D>;
     const int g = lane >> 2, t = lane & 3;
@@ -142,7 +143,7 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][2 * ROWS], ui
     constexpr int LOADS = S::WIDTH / 4 / BYTES;    // of a strip
     constexpr int STEPS = S::STEPS / LOADS / S::STRIPS;
     const uint32_t at = slot + g * S::WIDTH + swizzled<S::WIDTH>(g, t * S::WIDTH / 4);
-    const meeting<ROWS> meet(lane);
+    const meeting<ROWS> joined(lane);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int sum[NT][ROWS][4];
@@ -162,9 +163,9 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][2 * ROWS], ui
             for (int w = 0; w < STEPS; w++) {
                 const int step = STEPS * j + w;
 #pragma unroll
-                for (int part = 0; part < parts_of<C, NT>(); part++) {
+                for (int look = 0; look < looks_of<C, NT>(); look++) {
                     uint32_t a[4];
-                    dot_operand<C>(a, x, y, w, part, book);
+                    dot_operand<C>(a, x, y, w, look, book);
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
                         mma_bytes<true>(sum[n][0], a, q.hi[n][step][0], q.hi[n][step][1]);
@@ -175,7 +176,7 @@ __device__ __forceinline__ void scores_quantized(float (&s)[NT][4][2 * ROWS], ui
             }
         }
 #pragma unroll
-        for (int n = 0; n < NT; n++) meet.of(s[n][i], sum[n]);
+        for (int n = 0; n < NT; n++) joined.of(s[n][i], sum[n]);
     }
 }
 
@@ -206,8 +207,8 @@ __device__ __forceinline__ uint32_t near_integer(float x, float y)
 }
 
 // Rows of 16-bit weights to columns of bytes.
-template <int NT, bool LOW>
-__device__ __forceinline__ void weights_to_columns(weights<NT, 2, LOW> &w, int n,
+template <int NT>
+__device__ __forceinline__ void weights_to_columns(weights<NT, 2, false> &w, int n,
                                                    const uint32_t (&x)[4][2], int)
 {
 #pragma unroll
@@ -220,26 +221,26 @@ __device__ __forceinline__ void weights_to_columns(weights<NT, 2, LOW> &w, int n
 
 // Transposed, lanes of g < 4 have a column's weights of the upper rows, those of g + 4 of the lower ones;
 // they keep high and low bytes and exchange the others.
-template <int NT, bool LOW>
-__device__ __forceinline__ void weights_to_columns(weights<NT, 1, LOW> &w, int n,
+template <int NT>
+__device__ __forceinline__ void weights_to_columns(weights<NT, 1, false> &w, int n,
                                                    const uint32_t (&x)[4][1], int lane)
 {
-    const bool low = lane >= 16;
+    const bool second_row = lane >= 16;
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
         const uint32_t first = transpose8(x[i][0]), second = transpose8(x[i + 1][0]);
-        const uint32_t own = permute(first, second, low ? 0x6420u : 0x7531u);
+        const uint32_t own = permute(first, second, second_row ? 0x6420u : 0x7531u);
         const uint32_t given =
-            __shfl_xor_sync(ALL, permute(first, second, low ? 0x7531u : 0x6420u), 16);
-        w.hi[n][i][0] = permute(own, given, low ? 0x1054u : 0x5410u);
-        w.hi[n][i + 1][0] = permute(own, given, low ? 0x3276u : 0x7632u);
+            __shfl_xor_sync(ALL, permute(first, second, second_row ? 0x7531u : 0x6420u), 16);
+        w.hi[n][i][0] = permute(own, given, second_row ? 0x1054u : 0x5410u);
+        w.hi[n][i + 1][0] = permute(own, given, second_row ? 0x3276u : 0x7632u);
     }
 }
 
 // Weights of quantized values are p * scale / unit in parts of WEIGHT_ONE, unit the power of two below
 // the greatest p * scale of the column.
-template <uint32_t C, int D, int NT, int ROWS, bool LOW>
-__device__ __forceinline__ void weigh_quantized(weights<NT, ROWS, LOW> &w,
+template <uint32_t C, int D, int NT, int ROWS>
+__device__ __forceinline__ void weigh_quantized(weights<NT, ROWS, false> &w,
                                                 const float (&p)[NT][4][2 * ROWS], slot_at slot,
                                                 int lane)
 {
@@ -284,10 +285,10 @@ __device__ __forceinline__ void weigh_quantized(weights<NT, ROWS, LOW> &w,
 // An octet of dimensions of the lane's four positions of a tile: of int8 byte p of word d is position p's
 // number d; of turbo4 such codes, two dimensions a word: 0 and 2, 1 and 3, 4 and 6, 5 and 7. at: of the
 // first two positions.
-template <uint32_t C, int D, int PARTS>
+template <uint32_t C, int D, int LOOKS>
 __device__ __forceinline__ void octet_load(uint32_t (&to)[C == INT8 ? 8 : 4],
                                            const uint32_t (&at)[2],
-                                           const code_book<C, PARTS> &book)
+                                           const code_book<C, LOOKS> &book)
 {
     uint32_t x[4], y[4];
 #pragma unroll
@@ -318,21 +319,21 @@ __device__ __forceinline__ void octet_load(uint32_t (&to)[C == INT8 ? 8 : 4],
 }
 
 // Its dimension d.
-template <uint32_t C, int PARTS>
+template <uint32_t C, int LOOKS>
 __device__ __forceinline__ uint32_t octet_bytes(const uint32_t (&octet)[C == INT8 ? 8 : 4],
-                                                int d, int part,
-                                                const code_book<C, PARTS> &book)
+                                                int d, int look,
+                                                const code_book<C, LOOKS> &book)
 {
     if constexpr (C == INT8)
         return octet[d];
     else
-        return book.levels(octet[d / 4 * 2 + d % 2], d / 2 % 2, part);
+        return book.levels(octet[d / 4 * 2 + d % 2], d / 2 % 2, look);
 }
 
 // What every sum of a leaf's values begins with.
-template <uint32_t C, int NT, int ROWS, bool LOW>
+template <uint32_t C, int NT, int ROWS>
 __device__ __forceinline__ void value_origins(int (&to)[NT][ROWS][4],
-                                              const weights<NT, ROWS, LOW> &w)
+                                              const weights<NT, ROWS, false> &w)
 {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -340,22 +341,23 @@ __device__ __forceinline__ void value_origins(int (&to)[NT][ROWS][4],
         for (int b = 0; b < ROWS; b++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) to[n][b][c] = 0;
-            if constexpr (parts_of<C, NT>() == 2)
+            if constexpr (looks_of<C, NT>() == 2) {
 #pragma unroll
                 for (int i = 0; i < 4; i += 2)
                     add_ones<false>(to[n][b], w.hi[n][i][b], w.hi[n][i + 1][b]);
+            }
         }
 }
 
-template <uint32_t C, int D, int NT, int ROWS, bool LOW>
+template <uint32_t C, int D, int NT, int ROWS>
 __device__ __forceinline__ void values_quantized(sums<D, NT, ROWS> &to, uint32_t slot, int lane,
-                                                 const weights<NT, ROWS, LOW> &w,
-                                                 const code_book<C, parts_of<C, NT>()> &book)
+                                                 const weights<NT, ROWS, false> &w,
+                                                 const code_book<C, looks_of<C, NT>()> &book)
 {
     using S = shape<C, D>;
     constexpr int OCTETS = 64 * S::ROW / D; // bytes of those of all lanes
     const int g = lane >> 2, t = lane & 3;
-    const meeting<ROWS> meet(lane);
+    const meeting<ROWS> joined(lane);
     int origins[NT][ROWS][4];
     value_origins<C>(origins, w);
     uint32_t at[2];
@@ -385,13 +387,13 @@ __device__ __forceinline__ void values_quantized(sums<D, NT, ROWS> &to, uint32_t
 #pragma unroll
                     for (int c = 0; c < 4; c++) sum[n][b][c] = origins[n][b][c];
 #pragma unroll
-            for (int part = 0; part < parts_of<C, NT>(); part++)
+            for (int look = 0; look < looks_of<C, NT>(); look++)
 #pragma unroll
                 for (int i = 0; i < 4; i += 2) {
-                    const uint32_t a[4] = {octet_bytes<C>(octets[i], j, part, book),
-                                           octet_bytes<C>(octets[i], 4 + j, part, book),
-                                           octet_bytes<C>(octets[i + 1], j, part, book),
-                                           octet_bytes<C>(octets[i + 1], 4 + j, part, book)};
+                    const uint32_t a[4] = {octet_bytes<C>(octets[i], j, look, book),
+                                           octet_bytes<C>(octets[i], 4 + j, look, book),
+                                           octet_bytes<C>(octets[i + 1], j, look, book),
+                                           octet_bytes<C>(octets[i + 1], 4 + j, look, book)};
 #pragma unroll
                     for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -401,7 +403,7 @@ __device__ __forceinline__ void values_quantized(sums<D, NT, ROWS> &to, uint32_t
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 float x[2 * ROWS];
-                meet.of(x, sum[n]);
+                joined.of(x, sum[n]);
 #pragma unroll
                 for (int c = 0; c < 2 * ROWS; c++)
                     to.o[n][k][j][c] = __fmul_rn(x[c], w.unit[n][c & 1]);

@@ -380,7 +380,7 @@ template <uint32_t C, int D, int NT, int ROWS, bool PRECISE, typename R, typenam
 __device__ __forceinline__ void leaf_of(sums<D, NT, ROWS> &to, R &r, int lane, seen see,
                                         float softcap,
                                         const queries<C, D, NT, ROWS, PRECISE> &q,
-                                        const code_book<C, parts_of<C, NT>()> &book, F release)
+                                        const code_book<C, looks_of<C, NT>()> &book, F release)
 {
     using S = shape<C, D>;
     float s[NT][4][2 * ROWS], factor[NT][2];

@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(32 * PREFIX_WARPS, 1)
     const uint64_t each = (uint64_t)unit.n_members * in.n_q_heads * (D + 4);
     if (run.n != 0) run.to += unit.first_span * each;
     sums<D, NT> chunk, now;
-    const code_book<C, parts_of<C, NT>()> book(in);
+    const code_book<C, looks_of<C, NT>()> book(in);
     const uint32_t end = r.end;
     for (uint32_t leaf = unit.first_span * SHEAF__CUDA_SPAN_LEAVES; leaf < end; leaf++) {
         leaf_of<C, D, NT>(now, r, lane, seen{0, SHEAF__CUDA_LEAF, true}, in.softcap, q, book,

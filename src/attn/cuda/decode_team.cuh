@@ -134,7 +134,7 @@ compute(const sheaf__cuda_decode &in, intake<C, D> &r, const sheaf__cuda_unit &u
         uint32_t at, uint32_t warp, int lane)
 {
     sums<D, 1, ROWS> chunk, now;
-    const code_book<C, parts_of<C, 1>()> book(in);
+    const code_book<C, looks_of<C, 1>()> book(in);
     r.left = (mine.end - mine.first) * 2 * shape<C, D>::HALVES;
     for (uint32_t leaf = mine.first; leaf < mine.end; leaf++) {
         leaf_of<C, D, 1>(now, r, lane, seen_of(leaf, unit.lo, unit.hi), in.softcap, q, book,
@@ -374,7 +374,8 @@ __device__ __forceinline__ void init_team(uint32_t at, uint32_t columns, uint32_
     fence_async();
 }
 
-// Of two teams the warps that compute get so many registers each, those that help them what is left.
+// Of two teams the warps that compute get so many registers each, those that help them what is left of
+// 168 each, which is what is launched with.
 template <uint32_t C, int ROWS> __host__ __device__ constexpr int registers()
 {
     return ROWS == 1 ? 184 : shape<C, 64>::RAW ? 208 : 216;
@@ -406,6 +407,9 @@ __global__ void __launch_bounds__(threads_of<shape<C, D>::TEAMS>(), 1)
                         lane);
     __syncthreads();
     if (warp < HELPERS) {
+        static_assert(8 * registers<C, ROWS>() + 4 * registers_of_helpers<C, ROWS>() <=
+                          12 * 168,
+                      "setmaxnreg would wait for ever");
         if constexpr (TEAMS == 2) shrink_registers<registers_of_helpers<C, ROWS>()>();
         const uint32_t team = warp % TEAMS, at = shared_address(all) + team * BYTES;
         if (warp < TEAMS)

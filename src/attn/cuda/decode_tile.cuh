@@ -2,7 +2,8 @@
 //
 // Owns: how K and V lie in shared memory, and the order of the arithmetic inside a leaf.
 //
-// Queries are the columns of every product (8 to a tile), positions or dimensions the rows:
+// Queries are the columns of every product (8 to a tile; of int8 and turbo4 up to four of them twice,
+// decode_bytes.cuh), positions or dimensions the rows:
 //
 //     S^T [64 positions x 8] = K [64 x D] Q^T [D x 8]           m16n8k16, 4 tiles of 16 positions
 //     O^T [D x 8]           += V^T [D x 64] P^T [64 x 8]        m16n8k16, 4 steps of 16 positions
@@ -90,15 +91,16 @@ template <int ROWS> __device__ __forceinline__ int position_of(int lane, int i, 
     return 16 * i + 8 * (ROWS == 2 ? f : lane >> 1 & 1) + (lane >> 2);
 }
 
-// In how many parts codes are looked up (decode_bytes.cuh).
-template <uint32_t C, int NT> __host__ __device__ constexpr int parts_of()
+// How many looks codes take (decode_bytes.cuh).
+template <uint32_t C, int NT> __host__ __device__ constexpr int looks_of()
 {
     return C == TURBO4 && NT == 1 ? 2 : 1;
 }
 
 // --- numbers as two bytes --------------------------------------------------------------------
 
-// A query's numbers lie in (-2, 2) (stage_query), a weight in [0, 2).
+// A query's numbers lie in (-2, 2) (stage_query), a weight in [0, 2). Twice QUERY_ONE is the most that a
+// high byte of 127, which counts 256 times, and a signed low one can say.
 constexpr float QUERY_ONE = 16319.0f, WEIGHT_ONE = 32767.0f;
 
 // --- a warp's queries and sums ---------------------------------------------------------------
@@ -108,7 +110,7 @@ constexpr float QUERY_ONE = 16319.0f, WEIGHT_ONE = 32767.0f;
 template <uint32_t C, int D, int NT, int ROWS, bool PRECISE> struct queries {
     static constexpr bool LOW = ROWS == 2 && (PRECISE || !shape<C, D>::RAW);
     static constexpr int STEPS = shape<C, D>::STEPS;
-    static constexpr bool ORIGIN = parts_of<C, NT>() == 2;
+    static constexpr bool ORIGIN = looks_of<C, NT>() == 2;
     uint32_t hi[NT][STEPS][2];
     uint32_t lo[LOW ? NT : 1][LOW ? STEPS : 1][2];
     int origin[ORIGIN ? ROWS : 1][4]; // what sums of products begin with
@@ -395,7 +397,7 @@ exponentials(float (&s)[NT][4][2 * ROWS], const float (&factor)[NT][2], sums<D, 
 // the lane's column holds.
 template <int NT, int ROWS, bool LOW> struct weights {
     uint32_t hi[NT][4][ROWS];
-    uint32_t lo[LOW ? NT : 1][LOW ? 4 : 1][ROWS];
+    uint32_t lo[LOW ? NT : 1][LOW ? 4 : 1][2]; // of bf16
     float unit[NT][2]; // that the sums of the lane's columns are to be multiplied by
 };
 

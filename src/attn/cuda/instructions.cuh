@@ -170,7 +170,8 @@ __device__ __forceinline__ void store4(uint32_t a, uint32_t x)
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(a), "r"(x) : "memory");
 }
 
-// By __byte_perm the selector would be masked first. Its digits are below 8; the upper four are ignored.
+// A digit of 8 and more gives the byte's sign eight times; the upper four digits are ignored. By
+// __byte_perm the selector would be masked first.
 __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
 {
     uint32_t x;

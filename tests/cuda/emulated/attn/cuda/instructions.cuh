@@ -161,28 +161,6 @@ inline uint32_t __ballot_sync(uint32_t, bool x)
     return all;
 }
 
-inline uint32_t high_half(uint32_t x)
-{
-    return x >> 16;
-}
-
-inline float fmax_nan(float x, float y)
-{
-    return std::isnan(x) || std::isnan(y) ? NAN : x > y ? x : y;
-}
-
-inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
-{
-    const uint64_t x = a | (uint64_t)b << 32;
-    uint32_t y = 0;
-    for (int i = 0; i < 4; i++) {
-        const uint32_t digit = selector >> 4 * i,
-                       byte = (uint32_t)(x >> 8 * (digit & 7)) & 0xff;
-        y |= (digit & 8 ? byte >> 7 ? 0xffu : 0 : byte) << 8 * i;
-    }
-    return y;
-}
-
 // --- shared memory ---------------------------------------------------------------------------
 
 inline uint32_t shared_address(const void *p)
@@ -296,6 +274,28 @@ template <bool TRANSPOSED> void load_matrices(uint32_t (&x)[4], uint32_t a)
 }
 
 // --- arithmetic ------------------------------------------------------------------------------
+
+inline uint32_t high_half(uint32_t x)
+{
+    return x >> 16;
+}
+
+inline float fmax_nan(float x, float y)
+{
+    return std::isnan(x) || std::isnan(y) ? NAN : x > y ? x : y;
+}
+
+inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t x = a | (uint64_t)b << 32;
+    uint32_t y = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t digit = selector >> 4 * i,
+                       byte = (uint32_t)(x >> 8 * (digit & 7)) & 0xff;
+        y |= (digit & 8 ? byte >> 7 ? 0xffu : 0 : byte) << 8 * i;
+    }
+    return y;
+}
 
 inline float exp2_fast(float x)
 {
